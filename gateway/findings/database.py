@@ -1,4 +1,4 @@
-"""Whether the database can be read, is whole, and holds nothing that waits for somebody."""
+"""The database: whether it can be read, is whole, and has nothing that waits for a person."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from gateway.storage.reports import health
 
 QUICKLY_READ_BYTES = 200_000_000
 LATE_S = 300.0
-"""What waits for longer needs somebody."""
+"""What waits for longer needs a person."""
 DATABASE_AFTER_S = 30.0
 """A fail-over of PostgreSQL takes less."""
 START = "Start it: `parley run`."
 ROOM = 2.2
-"""Free disk, as a multiple of the database: for a backup, and for what a migration writes anew."""
+"""Free disk, as a multiple of the database, for a backup and a migration."""
 
 
 @Finding(
@@ -63,7 +63,7 @@ def _schema(facts: Evidence) -> Iterator[Sight | Unsure]:
     text = f"{count(len(waiting), 'migration')} to go: {'; '.join(waiting)}"
     yield Sight(text, fix=None if facts.is_running else fix)
     if isinstance(place, Path) and (free := shutil.disk_usage(place.parent).free) < ROOM * size:
-        text = f"{free / 1e6:,.0f} MB are free beside a database of {size / 1e6:,.0f} MB"
+        text = f"{free / 1e6:,.0f} MB are free for a database of {size / 1e6:,.0f} MB"
         needed = f"; a backup and a migration may need {ROOM * size / 1e6:,.0f} MB"
         yield Sight(text + needed, level="error")
 
@@ -107,7 +107,7 @@ def _replicas(facts: Evidence) -> Iterator[Sight]:
 def _waiting(facts: Evidence) -> Iterator[Sight]:
     """No message waits for long.
 
-    Why: Somebody waits for an answer.
+    Why: People wait for an answer.
     Remedy: `parley logs` shows what holds it up; `/stop` in that chat ends a turn.
     """
     found = health.waiting(facts.database, "unanswered")
@@ -133,11 +133,11 @@ def _unsent(facts: Evidence) -> Iterator[Sight | Unsure]:
     """
     known = facts.live.accounts if facts.live else None
     for account, found in health.unsent_by_account(facts.database, outbox.NOTICES).items():
-        # Rows of accounts that are switched off wait for them, and nobody is to be told.
+        # Rows of accounts that are switched off are not an alert.
         if found.oldest_s < LATE_S or (known is not None and account not in known):
             continue
         if known is not None and known[account].silent_s is not None:
-            # That is told already: `adapter-silent`.
+            # `adapter-silent` says it.
             yield Unsure(":".join(account))
         else:
             values = {"count": count(found.count, "answer"), "minutes": minutes(found.oldest_s)}

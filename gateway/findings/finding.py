@@ -1,6 +1,7 @@
 """A finding: one thing that may be wrong, how it is found, why it matters and what to do.
 
-A look is decorated with a `Finding`. It yields what it sees in the evidence and changes nothing.
+A look is a function that a `Finding` decorates: it yields what it sees in the evidence and changes
+nothing.
 """
 
 import re
@@ -37,14 +38,13 @@ class Evidence:
     Attributes:
         found: The settings, or None if they cannot be read: `problems` has a line for each reason.
         opened: The database, or None if this version cannot read it.
-        line: The models in order, with the windows that their providers told.
+        line: The models in order, with the windows that their providers report.
         asked: Whether the providers were asked: for the four below.
-        keys: The verdicts on the keys of models.
-        accounts: The platforms' reports on the tokens, by `platform:account`.
-        servers: Why each MCP server is not connected, "" if it is.
-        clock: How this machine's clock differs from that of a model's server.
-        live: What this process knows of itself; None outside of a gateway.
-        running: The answer of the gateway that runs here; None if none runs, or it is this process.
+        accounts: Reports on the tokens, by `platform:account`.
+        servers: Why each MCP server is not connected; "" if it is.
+        clock: The difference to the clock of a model's server.
+        live: The state of this process; None outside of a gateway.
+        running: The answer of the gateway that runs here, unless that is this process.
         hangs: Why it does not answer.
         tried: Log lines of a trial of the settings: plugins that cannot be loaded.
         deep: Whether to read the whole database.
@@ -67,7 +67,7 @@ class Evidence:
     tried: Sequence[Mapping[str, Any]] = ()
     deep: bool = False
 
-    # What a look needs is there when it is made (`lacks`).
+    # `lacks` makes sure that a look has what it needs.
     @property
     def loaded(self) -> Loaded:
         """The settings with their origins, for looks that need them."""
@@ -85,8 +85,8 @@ class Evidence:
 
     @property
     def gateway(self) -> LiveFacts:
-        """What this process knows of itself, for looks inside of a gateway."""
-        return cast("LiveFacts", self.live)
+        """The state of this process; empty outside of a gateway."""
+        return self.live or LiveFacts()
 
     @cached_property
     def location(self) -> Location:
@@ -95,7 +95,7 @@ class Evidence:
 
     @cached_property
     def migrations(self) -> Sequence[str]:
-        """What the next start would migrate; nothing if the database cannot be read at all."""
+        """The migrations of the next start; none if the database cannot be read at all."""
         if self.opened is not None:
             return ()
         try:
@@ -107,7 +107,7 @@ class Evidence:
 
     @cached_property
     def given_up(self) -> Sequence[GivenUp]:
-        """What was given up within a day."""
+        """Messages and answers that were given up within a day."""
         return health.given_up(self.database, health.DAY_S)
 
     @property
@@ -116,7 +116,7 @@ class Evidence:
         return self.live is not None or self.running is not None or bool(self.hangs)
 
     def lacks(self, needs: Needs) -> str:
-        """Return why a look cannot be made; empty if it can."""
+        """Return why a look cannot be made, or ""."""
         is_known = self.live is not None or self.running is not None
         match needs:
             case "settings" | "database" | "answers" if self.found is None:
@@ -141,10 +141,10 @@ class Sight:
     """A finding that is there.
 
     Attributes:
-        subject: What has it; the whole sentence if the finding has no text of its own.
-        values: What the text says besides that.
-        level: Other than that of the finding; owners are not told of a lower one.
-        text: Instead of that of the finding, as `why` and `remedy`.
+        subject: Where it is; the whole sentence if the finding has no text of its own.
+        values: For the other fields of the text.
+        level: Replaces that of the finding; owners are not told of a lower one.
+        text: Replaces that of the finding, as do `why` and `remedy`.
         since_s: How long ago it began; 0 for unknown.
         fix: None if a person has to fix it.
     """
@@ -174,20 +174,19 @@ _WORDS = re.compile(r"\n+(Why|Remedy|Text|Over): ")
 class Finding:
     """One thing that may be wrong, and the decorator that makes one of a look.
 
-    Its words are the look's docstring: what holds if all is well, why it matters, how it is fixed
-    in general, `Text`, what is said of it, with `{subject}` and the values of what was seen, and
-    `Over`, what is told at its end; without one owners end it themselves, or it ends by itself.
+    Its words are the look's docstring: the state if all is well, why it matters, the usual remedy,
+    `Text`, the message with `{subject}` and the values of a sight, and `Over`, the message at its
+    end. Without `Over` owners end it themselves, or it ends by itself.
 
     Attributes:
         id: Stays the same from version to version; also the anchor in docs/operations.md.
         blocks: The gateway is not ready meanwhile (`/readyz`).
-        page: The page of the console that deals with it, below /admin, for the overview. Empty:
-            advice, which the doctor gives.
+        page: The console's page for it below /admin, for the overview; "": only the doctor has it.
         at_start: The start says it too.
         told: Owners are told of it (docs/alerts.md).
         after_s: How long it lasts before they are told.
-        announced: Owners are told in their direct chats anyhow, by what found it: the alert tells
-            only chats that `alerts.to` names.
+        announced: What found it tells owners in their direct chats; the alert tells only chats
+            that `alerts.to` names.
     """
 
     id: str
@@ -207,7 +206,7 @@ class Finding:
     look: Look = field(default=lambda _: iter(()), compare=False)
 
     def __call__(self, look: Look) -> "Finding":
-        """Return the finding that this look finds, in the words of its docstring."""
+        """Return the finding of this look, in the words of its docstring."""
         title, *rest = _WORDS.split(cleandoc(look.__doc__ or ""))
         words = {"title": title.removesuffix(".")} | {
             rest[n].lower(): " ".join(rest[n + 1].split()) for n in range(0, len(rest), 2)
@@ -215,10 +214,10 @@ class Finding:
         return replace(self, look=look, **cast("dict[str, Any]", words))
 
     def text_of(self, seen: Sight, quoted: Callable[[str], str] = str) -> str:
-        """Return what was seen, in a sentence without its full stop.
+        """Describe a sight in a sentence without its full stop.
 
         Args:
-            quoted: Takes secrets and markup out of what others say.
+            quoted: Takes secrets and markup out of texts of others.
         """
         values = {name: quoted(value) for name, value in seen.values.items()}
         if seen.text:
@@ -227,7 +226,7 @@ class Finding:
 
 
 def open_to_others(path: Path, mode: int) -> Iterator[Sight]:
-    """Yield a file or folder that others can read or enter; its fix gives it this mode."""
+    """Report a file or folder that others can read or enter; its fix gives it this mode."""
 
     def fix() -> str:
         path.chmod(mode)

@@ -24,16 +24,16 @@ from gateway.storage.people import mcp
 
 SCARCE_BYTES = 2_000_000_000
 ROOMIER = 1.2
-"""Times the least room there has to be before a full disk is over."""
+"""A full disk is over at this multiple of the least room."""
 MOST_EVENTS = 5
 AHEAD_S = 120.0
-"""By so much a clock may be wrong."""
+"""Tolerance for a clock."""
 CLOCK_WITHIN_S = 5.0
 _DATED = {9: "is not valid yet", 10: "has expired"}
 """By OpenSSL's code. Source: openssl-verification-options(1)."""
 BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
 OF_DISKS = ("disk-full", "backup-overdue")
-"""Findings that are looked for in folders, which may be on a dead mount."""
+"""Findings that read folders, which may be on a dead mount."""
 
 
 @Finding("home-mode", level="error", needs="nothing")
@@ -66,7 +66,7 @@ def _full(facts: Evidence) -> Iterator[Sight | Unsure]:
             disk, files = place.stat().st_dev, os.statvfs(place)
             free = shutil.disk_usage(place).free
         except OSError:
-            # Its disk was taken away, perhaps, or the first start makes it.
+            # Its disk may be unmounted; or the first start makes it.
             yield Unsure(str(place))
             continue
         if disk not in disks:
@@ -100,14 +100,14 @@ def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
         remedy = "Set `backup.to`, or run `parley backup --to FOLDER` from a timer."
         yield Sight("backup", level="note", text="Parley makes no backups", remedy=remedy)
     elif facts.live is not None and not facts.live.makes_backups:
-        # What lies in the folder of another replica says nothing here.
+        # Another replica has the folder.
         yield Unsure("backup")
     else:
-        age_s = backups.overdue_s(facts.settings, facts.live.began_s if facts.live else 0.0)
+        age_s = backups.overdue_s(facts.settings, facts.gateway.began_s)
         if age_s:
             yield Sight("backup", {"hours": count(round(age_s / 3600), "hour")})
         elif age_s is not None and facts.live is not None:
-            # Else it would be over with each restart.
+            # Else a restart would end the alert.
             yield Unsure("backup")
         elif age_s is not None:
             yield Sight("backup", text=f"there is no backup in {to} yet")
@@ -139,7 +139,7 @@ def _descriptors(facts: Evidence) -> Iterator[Sight]:
     connections are refused.
     Remedy: Raise `LimitNOFILE` of the service, or `ulimit -n`.
     """
-    if facts.live and facts.live.is_scarce:
+    if facts.gateway.is_scarce:
         yield Sight("the process has hardly any file descriptors left")
 
 
@@ -188,7 +188,7 @@ async def clock_trouble(url: str) -> str:
 def _environment(_: Evidence) -> Iterator[Sight]:
     """Proxies and certificates of the environment can be used.
 
-    Why: Whoever needs what a variable names cannot be reached: a platform, a model, a server.
+    Why: Without them platforms, models or servers cannot be reached.
     Remedy: Correct or unset the variable that the line names (docs/operations.md, *Behind an HTTP
     proxy or a private CA*).
     """

@@ -45,10 +45,8 @@ def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
     """
     yield from _asked(facts, "refused")
     for each in _of_models(facts, lambda one: _is_refused(one) and not _is_broke(one)):
-        # A key that is taken is not refused, whatever else its model lacks.
-        if facts.live and (
-            isinstance(each, Sight) or each.subject not in facts.live.models.accepted
-        ):
+        # A key that is accepted is not refused, whatever else its model lacks.
+        if isinstance(each, Sight) or each.subject not in facts.gateway.models.accepted:
             yield each
 
 
@@ -95,16 +93,14 @@ def _is_broke(failing: Failing) -> bool:
 
 
 def _lasts(failing: Failing) -> bool:
-    """Return whether a failure does not pass; an unknown name does not from the first."""
+    """Whether a failure lasts; that of an unknown name does from the first."""
     if isinstance(failing.failure, ModelNotFound):
         return True
     return failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
 
 
 def _of_models(facts: Evidence, is_it: Callable[[Failing], bool]) -> Iterator[Sight | Unsure]:
-    if facts.live is None:
-        return
-    models = facts.live.models
+    models = facts.gateway.models
     for label in sorted(models.configured):
         failing = models.failing.get(label)
         if failing is not None and is_it(failing):
@@ -117,8 +113,8 @@ def _of_models(facts: Evidence, is_it: Callable[[Failing], bool]) -> Iterator[Si
             }
             yield Sight(label, values, since_s=failing.for_s)
         elif label not in models.answered and not (failing and _is_refused(failing)):
-            # An answer shows that it is over, or another verdict on key and credit; a passing
-            # failure or a restart does not.
+            # Only an answer, or another verdict on key and credit, ends it; a passing failure or
+            # a restart does not.
             yield Unsure(label)
 
 
@@ -194,7 +190,7 @@ def _used_up(facts: Evidence) -> Iterator[Sight]:
 
 
 def _of_budgets(facts: Evidence, *, is_used_up: bool) -> Iterator[Sight]:
-    for each in facts.live.budgets if facts.live else ():
+    for each in facts.gateway.budgets:
         if each.refuses == is_used_up:
             values = {
                 "share": f"{each.share:.0%}",

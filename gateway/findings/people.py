@@ -1,4 +1,4 @@
-"""Whether people reach the bot and it reaches them, and whether an owner hears of it."""
+"""Whether people reach the bot and it reaches them, and whether an owner is told of trouble."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +13,7 @@ from gateway.storage.reports import health
 from gateway.supervision.accounts import WORKING
 
 UNREACHABLE_S = 120.0
-"""So long an account may be connecting: a connection that comes back at once is no trouble."""
+"""How long an account may be connecting: a connection that comes back soon is not a trouble."""
 LOG, UNSENT = "log?level=warning", "conversations?state=unsent"
 OF_ACCOUNTS = ("adapter-stopped", "adapter-unreachable", "adapter-silent")
 _of_account = partial(Finding, level="error", blocks=True, told=True)
@@ -47,7 +47,7 @@ def _stopped(facts: Evidence) -> Iterator[Sight | Unsure]:
     for name, report in facts.accounts.items():
         if report.outcome == "refused":
             yield Sight(name, {"reason": report.text})
-    for name, state in facts.live.adapters.items() if facts.live else ():
+    for name, state in facts.gateway.adapters.items():
         kind, _, reason = state.partition(": ")
         if kind in {"refused", "stopped"}:
             ends = "; it has stopped" if kind == "stopped" else ""
@@ -70,10 +70,10 @@ def _unreachable(facts: Evidence) -> Iterator[Sight]:
     for name, report in facts.accounts.items():
         if report.outcome == "unreachable":
             yield Sight(name, level="warning", text=f"{name}: {report.text}")
-    for name, state in facts.live.adapters.items() if facts.live else ():
+    for name, state in facts.gateway.adapters.items():
         kind, _, reason = state.partition(": ")
-        if kind == "connecting" and facts.live:
-            for_s = facts.live.lasting_s.get(name, 0.0)
+        if kind == "connecting":
+            for_s = facts.gateway.lasting_s.get(name, 0.0)
             reason = reason or "the platform does not answer"
             yield Sight(name, {"minutes": minutes(for_s), "reason": reason}, since_s=for_s)
 
@@ -91,13 +91,13 @@ def _silent(facts: Evidence) -> Iterator[Sight | Unsure]:
     Over: {subject} takes messages again
     """
     unsent = health.unsent_by_account(facts.database, outbox.NOTICES) if facts.opened else None
-    for account, found in facts.live.accounts.items() if facts.live else ():
+    for account, found in facts.gateway.accounts.items():
         name = ":".join(account)
         if found.silent_s is None:
             if found.waiting and found.last_sent_s is None:
-                # After a start: it may be as silent as before.
+                # After a start it may be as silent as before.
                 yield Unsure(name)
-        # A notice of trouble that cannot be shown is not a trouble of its own.
+        # An alert that cannot be shown is not a further one.
         elif unsent is None or account in unsent:
             waiting = found.waiting if unsent is None else unsent[account].count
             values = {"waiting": count(waiting, "answer"), "minutes": minutes(found.silent_s)}
@@ -120,7 +120,7 @@ def _lacks(facts: Evidence) -> Iterator[Sight | Unsure]:
 
 @Finding("stranger-asks", level="note", needs="database", page="people", told=True, announced=True)
 def _strangers(facts: Evidence) -> Iterator[Sight]:
-    """Whoever asks to be let in gets an answer.
+    """People who ask to be let in get an answer.
 
     Why: They are waiting without a word.
     Remedy: `/pair` in a chat with the bot, or `parley pair list`, then `approve` or `deny`.

@@ -18,7 +18,7 @@ from gateway.settings.tree import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHORT_MINUTES = 10
-"""Sooner nobody expects to be forgotten."""
+"""Nobody expects to be forgotten sooner."""
 
 
 @Finding("settings-readable", level="error", needs="nothing")
@@ -40,8 +40,8 @@ def _refused(facts: Evidence) -> Iterator[Sight]:
     Text: {subject} was changed and is not used: {reason}
     Over: {subject} is used again
     """
-    if facts.live and facts.live.refused:
-        file, reason = facts.live.refused
+    if facts.gateway.refused:
+        file, reason = facts.gateway.refused
         yield Sight(file, {"reason": reason})
 
 

@@ -1,8 +1,8 @@
-"""Alerts as JSON to an address of the operator's: the second way, if no chat shows them.
+"""Posts alerts as JSON to an address of the operator's: the second way, if no chat shows them.
 
-It gets what no chat was shown within a minute, or everything (`alerts.webhook_when`). A post that
-fails is repeated every minute for a day; a receiver knows a repeated one by its id. With a secret
-it is signed: `X-Parley-Signature` is "sha256=" and the HMAC of "TIME.BODY" in hex, TIME as in
+It posts alerts that no chat has shown within a minute, or all (`alerts.webhook_when`). A post that
+fails is repeated every minute for a day, with the same id. With a secret it is signed:
+`X-Parley-Signature` is "sha256=" and the HMAC of "TIME.BODY" in hex, TIME as in
 `X-Parley-Timestamp`. The address is the operator's own setting, so it may be a private one.
 """
 
@@ -44,8 +44,8 @@ class AlertWebhook:
     """Posts alerts.
 
     Args:
-        telling: Returns the current telling: the address is in its settings.
-        unstored: What was posted without a row, and has none yet.
+        telling: Its settings have the address.
+        unstored: Alerts that were posted and have no row yet.
     """
 
     database: Database
@@ -56,7 +56,7 @@ class AlertWebhook:
         """Post the alerts that are due.
 
         Raises:
-            StorageError: What is due cannot be read, or what was posted cannot be noted.
+            StorageError: The rows cannot be read or written.
         """
         for alert in await self.database.read(self._due):
             if await self.database.write(alerts.claim_post, alert.id, AGAIN_S):
@@ -66,7 +66,7 @@ class AlertWebhook:
                     await self.database.write(alerts.mark_posted, alert.id, stage)
 
     async def tell_unstored(self, seen: Mapping[Key, Sight]) -> None:
-        """Post what cannot be stored, each once in a process; its row is made later."""
+        """Post alerts that cannot be stored, each once in a process; their rows are made later."""
         for key in seen.keys() - self.unstored:
             kind, subject = key
             text = self.telling().text_of(kind, seen[key])
@@ -76,7 +76,7 @@ class AlertWebhook:
                 self.unstored.add(key)
 
     async def test(self) -> bool:
-        """Post a test; returns whether it was accepted."""
+        """Post a test; return whether it was accepted."""
         alert = Alert(0, "test", "alerts", "a test of the alerts", time.time(), None, None, 0)
         return await self._post("test", f"test-{time.time():.0f}", alert)
 
@@ -121,7 +121,7 @@ class AlertWebhook:
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
-    """Return the headers by which a receiver knows that a request is Parley's."""
+    """Return the headers that prove a request to be Parley's."""
     signed = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     return {
         "X-Parley-Timestamp": timestamp,
@@ -130,7 +130,7 @@ def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
 
 
 def _is_unheard(conn: Any, alert: Alert) -> bool:
-    """Whether chats had a minute to show an alert, and none has."""
+    """Whether no chat has shown an alert within a minute."""
     kind = FINDINGS.get(alert.kind)
     is_told = kind and kind.told and not kind.announced
     if not is_told or alerts.noticed_s(conn, alert.id) < UNHEARD_S:

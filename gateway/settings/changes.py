@@ -1,7 +1,7 @@
-"""What differs between two trees of settings, with a keyed fingerprint in place of each secret.
+"""Differences between two trees of settings, with a keyed fingerprint in place of each secret.
 
-A running gateway compares its settings with those in its file now. `effective` is the tree that it
-uses after a reload: the new values, but for what waits for a restart.
+A running gateway compares its settings with its file. `effective` is the tree that it uses after a
+reload: the new values, but for those that wait for a restart.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from gateway.settings.loading import replace_closed, secret_values
 from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of, placed, plain
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
-"""What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
+"""What `gateway.http.control.ask_settings` asks a running gateway."""
 KEY_FILE = "fingerprint.key"
 """In PARLEY_HOME, readable by its owner only. An existing key is never replaced."""
 KEY_BYTES = 32
@@ -41,7 +41,7 @@ class SettingChange(NamedTuple):
 
 
 def changes(running: Settings, found: Settings) -> list[SettingChange]:
-    """Return the keys that differ, in the order of the tree; that of accounts says nothing."""
+    """Return the keys that differ, in the order of the tree; the order of accounts is ignored."""
     redactor = Redactor({*secret_values(running), *secret_values(found)})
     write = fingerprints_of(running.home).of
     return [
@@ -51,7 +51,7 @@ def changes(running: Settings, found: Settings) -> list[SettingChange]:
 
 
 def effective(running: Settings, found: Settings) -> Settings:
-    """Return the running settings with what changed, but for what waits for a restart."""
+    """Return the running settings with each change that needs no restart."""
     settings: Settings = running
     for path, _, new, mark in _differences(running, found, ()):
         if mark != "restart":
@@ -104,14 +104,14 @@ def kept_secret(file: Path, size: int) -> str:
 
 
 def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
-    """Return the place and value of each key by the name that people write."""
+    """Return path and value of each key by the name that people write."""
     return {name_of(path, settings): (path, value) for path, value in flatten(settings)}
 
 
 def _differences(
     running: BaseModel, found: BaseModel, path: KeyPath
 ) -> Iterator[tuple[KeyPath, Any, Any, Mark]]:
-    """Yield the place in the running settings, both values and the mark of each difference."""
+    """Yield the path in the running settings, both values and the mark of each difference."""
     for name in type(running).model_fields:
         here, old, new = (*path, name), getattr(running, name), getattr(found, name)
         if isinstance(old, BaseModel):
@@ -132,7 +132,7 @@ def _is_blocks(value: Any) -> bool:
 def _different_accounts(
     running: tuple[AccountSettings, ...], found: tuple[AccountSettings, ...], path: KeyPath
 ) -> Iterator[tuple[KeyPath, Any, Any, Mark]]:
-    """Yield differences by the names of accounts; those that come or go wait for a restart."""
+    """Compare accounts by name; new and removed ones wait for a restart."""
     named = {each.name: each for each in found}
     if {each.name for each in running} != named.keys():
         yield path, running, found, "restart"

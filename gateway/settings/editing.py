@@ -1,4 +1,4 @@
-"""Changes one value of the settings file and no other byte, and names the lines of mistakes.
+"""Changes values of the settings file and no other byte, and names the lines of mistakes.
 
 PyYAML finds the places; the text is changed there, and read again before it replaces the file.
 """
@@ -33,18 +33,18 @@ def set_values(
     check: Callable[[Path], object] = lambda _: None,
     text: str | None = None,
 ) -> bool:
-    """Write the values of some keys into a YAML file, which is created if it is not there.
+    """Write values into a YAML file, which is created if it does not exist.
 
-    The file is replaced in one step and keeps its owner and mode; but if every user of the machine
-    may read it and a secret is written, only its owner can read it from then on.
+    The file is replaced in one step and keeps its owner and mode. But if every user of the machine
+    may read it and a secret is written, it is closed: only its owner can read it from then on.
 
     Args:
         values: JSON data by paths from the root.
-        check: Raises SettingsError if the file must not become this one.
-        text: Of the new file; None for the old one with its changes.
+        check: Raises SettingsError to refuse the draft.
+        text: The new file; None for the old one with its changes.
 
     Returns:
-        Whether others could read the file, and cannot any more.
+        Whether the file was closed.
 
     Raises:
         SettingsError: Nothing was written; only a person can change a file that uses aliases.
@@ -108,13 +108,13 @@ def holds_secret(key: KeyPath, value: Any) -> bool:
 
 
 def told(key: KeyPath, value: Any) -> str:
-    """Return a value as a message may show it."""
+    """Return a value for a message; secrets are masked."""
     is_hidden = all_keys().is_secret(key) or holds_secret(key, value)
     return MASK if is_hidden else written(value)
 
 
 def changed(text: str, key: KeyPath, value: str) -> str:
-    """Return a YAML map of sections, or nothing, with another value of a key."""
+    """Return the text of a YAML file with another value of a key."""
     node = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         inner = (
@@ -139,14 +139,14 @@ def written(value: Any) -> str:
 
 
 def _nested(key: KeyPath, value: str) -> str:
-    """Return a value inside of maps with these names; a lone block needs no number."""
+    """Wrap a value in maps with these names; a lone block needs no number."""
     for step in reversed(key):
         value = f"{{{step}: {value}}}" if isinstance(step, str) else value
     return value
 
 
 def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node] | None:
-    """Return the name and the value at a step; None if there is nothing."""
+    """Return the nodes of name and value at a step, or None."""
     if isinstance(node, yaml.MappingNode):
         if isinstance(step, int):
             return None, node
@@ -160,7 +160,7 @@ def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node
 
 
 def _with_item(text: str, node: yaml.Node, item: str) -> str:
-    """Return the text with one more item in a map: in braces at the front, else at the end."""
+    """Add an item to a map: at the front if it is in braces, else at the end."""
     if isinstance(node, yaml.SequenceNode):
         node = node.value[0]
     if not isinstance(node, yaml.MappingNode):
@@ -176,7 +176,7 @@ def _with_item(text: str, node: yaml.Node, item: str) -> str:
 
 
 def _inserted(text: str, position: int, lines: str) -> str:
-    """Return the text with lines at a position, which becomes the start of a line."""
+    """Insert lines at a position, which becomes the start of a line."""
     before, end = text[:position], _line_end(text)
     gap = end if before and not before.endswith("\n") else ""
     return f"{before}{gap}{lines}{end}{text[position:]}"
@@ -187,7 +187,7 @@ def _line_end(text: str) -> str:
 
 
 def _placed(text: str, node: yaml.Node, value: str) -> str:
-    """Return the text with another value in place of a node's, which may be empty."""
+    """Replace the value of a node, which may be empty."""
     start = node.start_mark.index
     gap = " " if text[:start].endswith(":") else ""
     return f"{text[:start]}{gap}{value}{text[_end(text, node) :]}"
@@ -206,7 +206,7 @@ def _end(text: str, node: yaml.Node) -> int:
 
 
 def located(problem: SettingsError, file: Path) -> list[str]:
-    """Return the lines of a refusal, each with the line of the file that its key is in. Blocks."""
+    """Return each line of a refusal with the number of the line that has its key. Blocks."""
     try:
         root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -216,7 +216,7 @@ def located(problem: SettingsError, file: Path) -> list[str]:
 
 
 def _line_of(name: str, node: yaml.Node | None) -> int | None:
-    """Return the line of a key in the file, or of what is around it."""
+    """Return the line of a key in the file, or of the nearest section around it."""
     number = None
     with suppress(SettingsError):
         for step in path_of(name):

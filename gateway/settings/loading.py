@@ -47,7 +47,7 @@ class Loaded:
         values: The effective settings by dotted key, in the order of the tree.
         origins: Dotted key → "default", the file, the variable or the option it comes from.
         warnings: Old spellings and values without effect, for the operator.
-        config_file: The file that was read; None if there is none.
+        config_file: The file that was read, if any.
     """
 
     settings: Settings
@@ -77,7 +77,7 @@ def load_settings(
             in PARLEY_HOME if it is there.
         environ: Instead of the process environment.
         overrides: Command-line options, dotted key → value; None means not given. "home" as well.
-        known: Secrets by their places, which are not read again while their references stay.
+        known: Secrets by path, which are not read again while their references stay.
         hint: For keys of another program.
 
     Raises:
@@ -162,10 +162,10 @@ def replace_closed(
 
 
 def last_used(home: Path, file: Path) -> Loaded | None:
-    """Return the settings that the gateway of this home last used; None if unknown.
+    """Return the settings that the gateway of this home last used, or None.
 
-    Only the secrets of `storage` are read: by their references, else from the settings file,
-    whatever else is wrong in it, and the environment.
+    Only the secrets of `storage` are read: by their references, else from the settings file and
+    the environment, whatever else is wrong in these.
     """
     sources = Sources()
     with suppress(SettingsError):
@@ -231,7 +231,7 @@ def _passwords_in(url: str) -> list[str]:
 
 
 def redactor_of(settings: Settings) -> Redactor:
-    """Return a redactor of every secret of the settings, including those that are read later."""
+    """Return a redactor of all secrets of the settings, even if a reference is read again."""
     redactor = Redactor(secret_values(settings))
     for _, secret in references_in(settings):
         secret.tell(redactor.learn)
@@ -286,7 +286,7 @@ def _refuse(problems: list[str]) -> None:
 def _with_providers(
     settings: Settings, environ: Mapping[str, str]
 ) -> tuple[Settings, dict[str, str]]:
-    """Complete every block of a model; return the origins of what was added as well.
+    """Complete every block of a model; return also the origins of the added values.
 
     Provider `auto` becomes a concrete provider. A key in the block wins over every variable.
     """
@@ -327,6 +327,6 @@ def _decide(block: Any, environ: Mapping[str, str], name: str) -> tuple[str, str
 
 
 def key_variable(provider: str) -> str:
-    """Return the variable that has a key for a provider now, or nothing."""
+    """Return the variable that has a key for a provider, or ""."""
     variable = KEY_VARIABLES.get(provider, "")
     return variable if os.environ.get(variable, "").strip() else ""

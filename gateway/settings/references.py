@@ -37,28 +37,27 @@ CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 
 Known = Mapping[KeyPath, ReferencedSecret]
-"""Secrets that were read already, by their paths."""
+"""Secrets that were read already, by path."""
 
 
 class References:
     """Replaces references by their secrets.
 
     Attributes:
-        problems: Secrets that cannot be read: the place in the tree, and why.
-        warnings: Secrets that others may read: the place, and the remedy.
+        problems: Secrets that cannot be read: path and reason.
+        warnings: Secrets that others may read: path and remedy.
     """
 
     def __init__(self, environ: Mapping[str, str], known: Known | None = None) -> None:
-        """Take the secrets that were read before as `known`, by their places."""
         self._environ = environ
         self._known = known or {}
         self.problems: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
 
     def resolved(self, value: Any) -> Any:
-        """Return a value of the tree with its secrets."""
+        """Return a value of the tree with its secrets in place of the references."""
         for path, secret in secrets_in(value):
-            # Only what differs: a copy notes its fields as given, which counts.
+            # Not if it is the same: a copy marks its fields as set.
             if (found := self._secret(secret, path)) is not secret:
                 value = placed(value, path, found)
         return value
@@ -153,7 +152,7 @@ def _text(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        # Not `from`: that error holds the content.
+        # Not `from`: that error contains the content.
         raise SecretUnreadable("is not UTF-8 text") from None
 
 
@@ -185,7 +184,7 @@ def _of_keyring(place: str, _environ: Mapping[str, str]) -> str:
     except keyring.errors.NoKeyringError as exc:
         raise SecretUnreadable("cannot be read: there is no keyring on this system") from exc
     except Exception as exc:  # noqa: BLE001 - a backend talks to the desktop, and may raise anything
-        # Not `from`: what a backend says may hold anything.
+        # Not `from`: the text of a backend may contain anything.
         raise SecretUnreadable(f"cannot be read: {in_words(exc)}") from None
     if value is None:
         raise SecretUnreadable("is not in the keyring")
@@ -204,7 +203,7 @@ def _of_command(line: str, environ: Mapping[str, str]) -> str:
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # It may hold the secret.
+            # It may contain the secret.
             stderr=subprocess.DEVNULL,
             env=dict(environ),
             start_new_session=True,

@@ -1,4 +1,4 @@
-"""Rules that hold between settings, and values that may be mistakes."""
+"""Rules between settings, and values that may be mistakes."""
 
 import os
 import re
@@ -112,7 +112,7 @@ def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
         # `_storage` checks those of databases.
         if is_url and not name.startswith("storage.") and not text.startswith(schemes):
-            # Not the value: it may hold a token.
+            # Not the value: it may contain a token.
             yield name, f"must begin with {' or '.join(schemes)}"
 
 
@@ -143,7 +143,7 @@ def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
-    """Yield mistakes that keep everyone out, or let others read along."""
+    """Yield mistakes that lock everyone out, or let others read along."""
     oidc = settings.web.oidc
     for entry in oidc.allowed:
         kind, _, who = entry.partition(":")

@@ -1,7 +1,8 @@
 """Reads parley.yaml, environment and command line as layers of one tree.
 
 A later layer wins key by key; a list replaces the list below it. Every value keeps its origin. Each
-mistake is one line, with place, value and what is allowed.
+mistake is one line with place, value and what is allowed. A key that went is named with what
+applies instead, and stops nothing.
 """
 
 import difflib
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX = "PARLEY_"
-# Read elsewhere: where things are, and the switches of the test suite.
+# Read elsewhere, as are the switches of the test suite.
 OTHER_VARIABLES = {"PARLEY_HOME", "PARLEY_CONFIG"}
 TEST_PREFIX = "PARLEY_TEST_"
 RENAMED: dict[KeyPath, KeyPath] = {
@@ -78,13 +79,13 @@ FORMER: Mapping[str, str] = {
     "web.max_connections_per_address": "it is a tenth of web.max_connections",
     "web.oidc.redirect_url": "it is web.public_url with sign-in/oidc/callback",
 }
-"""What applies instead of each key, or section, that went."""
+"""What applies instead of each key or section that went."""
 Hint = Callable[[str, Any], str | None]
-"""Given an unknown dotted key and its value, returns what to write, or None."""
+"""Returns what to write in place of an unknown dotted key with this value, or None."""
 
 
 class Sources:
-    """The layers read so far, laid over each other in `tree`.
+    """The layers read so far, merged in `tree`.
 
     `problems` and `warnings` are lines for the operator; warnings stop nothing.
     """
@@ -119,7 +120,7 @@ class Sources:
                 self.add(path, value, "--" + name.rpartition(".")[2].replace("_", "-"))
 
     def add(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Lay a value on top of what is there."""
+        """Lay a value on top."""
         # Old spellings first, so that the new one wins if a layer has both.
         for at, leaf in sorted(key_leaves(path, value), key=lambda each: each[0] not in RENAMED):
             what = f"{dotted(at)} in {origin} is"
@@ -134,9 +135,9 @@ class Sources:
         """Return the origin of the value at, around or below a path."""
         for end in range(len(path), 0, -1):
             key = all_keys().find(path[:end])
-            # A list of blocks or a block around it only holds it.
-            holds = end < len(path) and key is not None and key.kind in {"section", "blocks"}
-            if not holds and path[:end] in self._origins:
+            # The origin of a block around it is not that of the value.
+            is_around = end < len(path) and key is not None and key.kind in {"section", "blocks"}
+            if not is_around and path[:end] in self._origins:
                 return self._origins[path[:end]]
         below = (origin for at, origin in self._origins.items() if at[: len(path)] == path)
         return next(below, "default")
@@ -148,7 +149,7 @@ class Sources:
     def refused(self, error: "ErrorDetails") -> str:
         """Return the line for one validation error of the tree."""
         path = error["loc"]
-        # Behind a name in a map that is wrong itself.
+        # Follows a name in a map that is itself wrong.
         if is_name := path[-1:] == ("[key]",):
             path = path[:-1]
         name, origin = self.name(path), self.origin(path)
@@ -160,7 +161,7 @@ class Sources:
         return f"{name}: {value} in {origin} is not allowed; {allowed.replace(*_PYDANTIC)}"
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Replace all that lower layers have at a path and below.
+        """Replace what lower layers have at a path and below it.
 
         A value of the wrong type around it stays, and is refused when the tree is validated.
         """
@@ -206,10 +207,10 @@ class Sources:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
     def _meant(self, variable: str, path: KeyPath) -> str:
-        """Return the variable or key that an unknown one may mean, or nothing."""
+        """Return a hint at the variable or key that an unknown one may mean, or ""."""
         if told := self._hint(dotted(path), None):
             return f"; {told}"
-        # Without the prefix, which all share.
+        # Without the common prefix.
         known = [_variable(path_of(name)).removeprefix(PREFIX) for name in all_keys().names()]
         near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.65)
         return f"; did you mean {PREFIX}{near[0]}?" if near else ""
@@ -280,7 +281,7 @@ MOST_VALUES = 50_000
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values of a node; inside itself, which is refused later, it counts as none."""
+    """Count the values of a node; one that contains itself is refused later."""
     if id(node) not in known:
         known[id(node)] = 0
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -297,7 +298,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         if _values_in(node, {}) > MOST_VALUES:
             problem = f"has more than {MOST_VALUES:,} values"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        # All at once: a part that is needed before it is finished contains itself.
+        # Deep, so that a node that contains itself is refused.
         return self.construct_object(node, deep=True)
 
     @override
@@ -333,7 +334,7 @@ def key_leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def path_of(name: str, separator: str = ".") -> KeyPath:
-    """Return the path that a person's name of a key means: `platforms.slack.1.name`."""
+    """Split the name of a key, such as `platforms.slack.1.name`."""
     return tuple(int(step) if step.isdecimal() else step for step in name.split(separator))
 
 

@@ -27,7 +27,7 @@ from gateway.supervision.credentials import Checked, Outcome, ask_platform
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"
 ANSWER_TOKENS = 512
-"""Models that think before they answer need some; all others stop after a word."""
+"""Room for models that think first; others stop after a word."""
 SHOWN_CHARS = 40
 
 

@@ -44,8 +44,8 @@ class Import:
     """What is taken over, and for whom.
 
     Attributes:
-        home: Hermes'.
-        settings: Parley's.
+        home: Of Hermes.
+        settings: Of Parley.
         person: "platform:id" of the user of Hermes on this machine: notes and sessions without a
             chat are theirs. None: the first owner, or the web chat's.
     """
@@ -56,7 +56,7 @@ class Import:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Platform and id of that person."""
+        """Platform and id of the person."""
         named = self.person or next(iter(self.settings.access.owners), f"{BUILT_IN}:{FIRST_OWNER}")
         platform, colon, who = named.partition(":")
         if not (colon and who and platform in {BUILT_IN, *account_types()}):
@@ -65,7 +65,7 @@ class Import:
 
 
 async def take_over(task: Import, into: Database | None) -> list[Line]:
-    """Take over all there is, and return the report.
+    """Take over the home, and return the report.
 
     Args:
         into: None to report only what a first import would do.
@@ -124,7 +124,7 @@ def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path
 
 
 async def _notes(task: Import, into: Database | None) -> list[Line]:
-    """Enter the notes of the memory files, but for those that would instruct a prompt."""
+    """Store the notes of the memory files, except those with instructions for a prompt."""
     lines, person = [], ":".join(task.owner)
     notes = [(name, note) for name in NOTES for note in task.home.notes(name)]
     for name, note in notes:
@@ -145,7 +145,7 @@ async def _notes(task: Import, into: Database | None) -> list[Line]:
 
 
 async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | None) -> list[Line]:
-    """Enter the sessions, one transaction for each conversation; a busy one is left for later."""
+    """Store the sessions, one transaction for each conversation; a busy one is left for later."""
     found: dict[ImportPlace, list[list[HermesSession]]] = {}
     nowhere: Counter[str] = Counter()
     for chain in lineages(conn):
@@ -196,7 +196,7 @@ def place_of(session: HermesSession, task: Import) -> ImportPlace | str:
     """Return the conversation of a session, or why it has none."""
     source, user = session.source, session.user
     if session.is_delegate:
-        return "of delegated agents: their results stand in the sessions that asked them"
+        return "of delegated agents: their results are in the sessions that asked them"
     is_direct, chat, thread = session.chat_type in {None, "dm"}, session.chat, session.thread
     if source not in account_types():
         if user is not None or chat is not None:

@@ -1,8 +1,8 @@
 """Reads a home of Hermes Agent: its settings, files and sessions. Nothing in it is changed.
 
 All of it is data: a text from there is never run, never followed, and never part of a path. A
-compaction of Hermes writes head, summary and tail again, in the same session or in a child: that is
-what its model saw last, and of a message and its copies the newest is taken. Source of the layout:
+compaction of Hermes writes head, summary and tail again, in the same session or in a child: its
+model saw these last, so of a message and its copies the newest is taken. Source of the layout:
 hermes-agent 0.19.0 (`tools/memory_tool.py`, `tools/skills_sync.py`, `hermes_state.py`); older
 databases lack columns, newer have more.
 """
@@ -61,7 +61,7 @@ class Line:
 
 
 class HermesHome:
-    """A home of Hermes; all of it raises GatewayError for links and for what cannot be read."""
+    """A home of Hermes; links and unreadable files raise GatewayError."""
 
     def __init__(self, path: Path) -> None:
         """Find a home."""
@@ -71,14 +71,14 @@ class HermesHome:
             raise GatewayError(f"{path} is no home of Hermes: it has {wanted}")
 
     def settings(self) -> dict[str, Any]:
-        """Return what config.yaml says, with the types of JSON: a date, for one, becomes text."""
+        """Return the settings of config.yaml with the types of JSON: a date becomes text."""
         found = parsed_yaml(self.text("config.yaml"), "config.yaml")
         plain = json.dumps(found, default=str, skipkeys=True, ensure_ascii=False)
         settings: dict[str, Any] = json.loads(storable(plain))
         return settings
 
     def variables(self) -> dict[str, str]:
-        """Return what `.env` sets; a value may stand in quotes."""
+        """Return the variables of `.env`; a value may be in quotes."""
         found: dict[str, str] = {}
         for line in self.text(".env").splitlines():
             if match := _VARIABLE.fullmatch(line.strip()):
@@ -109,13 +109,13 @@ class HermesHome:
     def skills(self) -> Iterator[tuple[Line, dict[str, bytes]]]:
         """Yield the user's own skills, with their files by their paths in the folder.
 
-        All that Hermes itself brings ("name:hash" in each line of a list) are one line.
+        Those that Hermes itself brings ("name:hash" in each line of a list) are one line.
         """
         root = self.path / "skills"
         manifest = self.text("skills", ".bundled_manifest")
         shipped = {line.partition(":")[0].strip() for line in manifest.splitlines()}
         found = (each.parent for each in sorted(root.glob(f"**/{FILE}")))
-        # What begins with a dot is hidden: Hermes' own copies.
+        # Hidden folders are Hermes' own copies.
         own = [each for each in found if "/." not in f"/{each.relative_to(root)}"]
         written = [each for each in own if each.name not in shipped]
         yield from map(_skill, written)
@@ -132,7 +132,7 @@ class HermesHome:
             yield None
             return
         try:
-            # All reads of a snapshot: Hermes may be running.
+            # All reads are of one snapshot: Hermes may be running.
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as conn:
                 conn.row_factory = sqlite3.Row
                 conn.execute("BEGIN")
@@ -151,11 +151,11 @@ def _skill(folder: Path) -> tuple[Line, dict[str, bytes]]:
     shelf = SkillShelf(folder.parent)
     try:
         text = shelf.read(folder.name, FILE)
-        # By the name in its front matter, where it has one.
+        # By the name in its front matter, if it has one.
         values = load_plain(text.partition("---")[2].partition("\n---")[0])
         name = str(values.get("name", folder.name)) if isinstance(values, dict) else folder.name
         check_name(name)
-        # The description is the last one: until it is there nobody takes a folder for a skill.
+        # The description comes last: without it a folder is not a skill.
         files = (*shelf.files(folder.name), FILE)
         contents = {each: (folder / each).read_bytes() for each in files}
     except (ToolError, yaml.YAMLError, OSError) as exc:
@@ -177,7 +177,7 @@ class HermesSession:
     """A row of `sessions`."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        """Read a row; values of another type than Hermes writes count as missing."""
+        """Read a row; values of a wrong type count as missing."""
         origin, config = (_object(row.get(name)) for name in ("origin_json", "model_config"))
         # Older versions have the chat in a key alone: `agent:main:telegram:dm:123`.
         key = (_id(row.get("session_key")) or "").split(":")
@@ -293,7 +293,7 @@ def _message(row: Mapping[str, Any]) -> ChatMessage:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a content; a picture is a label, since its bytes are not taken over."""
+    """Return the text of a content; a picture becomes a label."""
     if isinstance(content, str) and content.startswith(JSON_CONTENT):
         content = _json(content.removeprefix(JSON_CONTENT))
     if isinstance(content, list):

@@ -1,9 +1,9 @@
 """Which setting of Parley means the same as one of Hermes: for hints, and for imports.
 
-An import writes config.yaml and .env as settings of Parley, which lie beside parley.yaml until the
-operator puts them in place, so nobody is let in before. A key whose values mean the same here is
-taken over; the report names all others. No secret is copied: the settings refer to variables of the
-environment by Hermes' names.
+An import writes the settings of config.yaml and .env to a file that no gateway reads, so nobody is
+let in before the operator puts it in place. A key whose values mean the same here is taken over;
+the report names all others. No secret is copied: the settings refer to variables of the environment
+by Hermes' names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ HERMES: Mapping[str, tuple[str | None, str]] = {
     "unauthorized_dm_behavior": ("access.mode", "pair: pairing, ignore: allowlist"),
     "group_sessions_per_user": ("sessions.groups", "true: per_user, false: shared"),
     "thread_sessions_per_user": (None, "a thread is shared by who writes in it"),
-    "reset_triggers": (None, "/new begins anew"),
+    "reset_triggers": (None, "/new starts a new conversation"),
     "agent.max_turns": ("agent.max_iterations", ""),
     "agent.gateway_timeout*": (None, "`agent.max_turn_s` and `model.idle_timeout_s` are near"),
     "agent.gateway_[an]*": (None, "the preview shows that it works, and a turn always goes on"),
@@ -128,8 +128,8 @@ HERMES: Mapping[str, tuple[str | None, str]] = {
     "hooks": ("plugins.enabled", "hooks are plugins"),
     "secrets": (None, "secrets are referred to: file:, env:, keyring:, command:"),
 }
-"""Pattern of a key → the one of Parley's that means the same, None if there is none; and what is
-different, or why there is none. The nearest spelling is often the wrong key. The first one counts.
+"""Pattern of a key → the key of Parley with the same meaning, if any, and the difference, or why
+there is none. The nearest spelling is often the wrong key. The first match counts.
 
 Source: DEFAULT_CONFIG and GatewayConfig of hermes-agent 0.19.0.
 """
@@ -141,7 +141,7 @@ SAME = (
     *("compression.target_ratio", "compression.protect_last_n"),
     *(f"auxiliary.compression.{key}" for key in ("model", "provider", "base_url")),
 )
-"""Keys that both have. None of them lets people in, lets tools do more, or runs anything."""
+"""Keys of both. None of them lets people in, lets tools do more, or runs anything."""
 SECRETS = {
     "TELEGRAM_BOT_TOKEN": "platforms.telegram.token",
     "DISCORD_BOT_TOKEN": "platforms.discord.token",
@@ -162,7 +162,7 @@ _OPENING = """\
 
 
 def counterpart(key: str) -> tuple[str | None, str] | None:
-    """Return the entry of a dotted key; None if Hermes has no such key.
+    """Return the entry of a dotted key, or None if Hermes has no such key.
 
     A key without an entry has that of its section, if that has no counterpart.
     """
@@ -173,10 +173,10 @@ def counterpart(key: str) -> tuple[str | None, str] | None:
 
 
 def hint(key: str, value: Any) -> str | None:
-    """Return what to write in place of a key of Hermes; None if Hermes has no such key.
+    """Return what to write in place of a key of Hermes, or None if Hermes has no such key.
 
     Args:
-        value: Of a section the keys in it are looked up.
+        value: If it is a section, the hint is about the keys in it.
     """
     inside = [name for name, _ in leaves({key: value}, _NAMED.__contains__)]
     own = [name for name in inside if any(fnmatchcase(name, each) for each in HERMES)]
@@ -214,7 +214,7 @@ class SettingsFound:
         self.lines: list[Line] = []
 
     def put(self, key: str, value: Any, *, of: str) -> None:
-        """Set a key of Parley's to what one of Hermes' says, if that is allowed and no secret."""
+        """Set a key to the value of one of Hermes, if that is allowed and not a secret."""
         told = str(value)
         if Redactor().text(told) != told or (isinstance(value, str) and is_reference(value)):
             self.leave(of, "it holds a secret; write it as a reference yourself")
@@ -233,7 +233,7 @@ class SettingsFound:
         text = ", ".join(value) if isinstance(value, list) else value
         text = Redactor().text(text) if isinstance(text, str) else ""
         if not key.startswith("agent."):
-            # People and addresses in ASCII: other letters may look like Latin ones.
+            # In ASCII: other letters may look like Latin ones.
             text = text.encode("unicode_escape").decode()
         self.lines.append(Line("settings", of, "taken", key, text))
 

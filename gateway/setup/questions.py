@@ -45,8 +45,8 @@ class Target:
     """Which settings are set up.
 
     Attributes:
-        config: The file; None if there is none.
-        known: Secrets by their places, which are not read again.
+        config: The file, if it is named.
+        known: Secrets by path, which are not read again.
     """
 
     home: Path
@@ -91,10 +91,10 @@ def variable_of(name: str) -> str:
 
 
 def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:
-    """Return the secrets of the file, by dotted key, that will be kept elsewhere from now on.
+    """Return the secrets of the file, by dotted key, that the answers move elsewhere.
 
     Raises:
-        SettingsError: The environment should have them, and lacks some: they would be lost.
+        SettingsError: The environment must have them, and lacks some: they would be lost.
     """
     if draft.keeping == "yaml" or not target.file.exists():
         return {}
@@ -171,8 +171,8 @@ class SetupQuestion(NamedTuple):
         key: Of the settings; its last part names the field of a form.
         title: "bot token".
         wanted: The same in a sentence: "Telegram's bot token".
-        default: The meaning of no answer; of a secret the variable that has one.
-        found_at: The page where people get it, by `steps`.
+        default: Used without an answer; of a secret the variable that has one.
+        found_at: The page with it, by `steps`.
     """
 
     key: str
@@ -232,7 +232,7 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
 
 
 def wrong(question: SetupQuestion, text: str) -> str:
-    """Return why an answer cannot be right, or nothing."""
+    """Return why an answer cannot be right, or ""."""
     if not text:
         return f"please fill in the {question.title}" if question.is_required else ""
     section, name, _ = f"{question.key}.".split(".", 2)

@@ -1,7 +1,7 @@
 """Writes the answers of a set-up: a new parley.yaml with comments, or changed lines of the old one.
 
-The file is replaced in one step, if a start would accept it. Secrets go where they will be kept; if
-the file is not written, they stay as they were.
+The file is replaced in one step, if a start would accept it; if not, the secrets also stay as they
+were.
 """
 
 import os
@@ -24,8 +24,8 @@ SECRETS = "secrets"
 """The folder in PARLEY_HOME with a file for each secret."""
 _HEAD = """\
 # The settings of Parley, written by `parley setup`. Run that again to change something, or edit
-# this file: `parley config show` tells what is in effect and where it comes from. All keys stand
-# in docs/configuration.md.
+# this file: `parley config show` tells what is in effect and where it comes from. All keys are in
+# docs/configuration.md.
 """
 _PLATFORMS = "\n# The platforms, each with its own page in docs/platforms.\nplatforms:\n"
 _SECTIONS = {
@@ -47,7 +47,7 @@ class WrittenSettings:
     """What was written.
 
     Attributes:
-        secrets: Files that hold one secret each.
+        secrets: Files with one secret each.
         variables: Variables that the environment must have from now on, by dotted key.
         is_closed: Whether others could read the file before, and cannot any more.
     """
@@ -59,7 +59,7 @@ class WrittenSettings:
 
 
 def refuse_unwritable(target: Target) -> None:
-    """Find out before the first question whether the answers can be kept."""
+    """Refuse a folder that cannot be written, before the first question."""
     prepare_home(target.home)
     folder = target.file.parent
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -67,7 +67,7 @@ def refuse_unwritable(target: Target) -> None:
 
 
 def write(target: Target, draft: Answers) -> WrittenSettings:
-    """Write the answers, or nothing if a start would refuse them; not in a thread with a loop."""
+    """Write the answers, or nothing if a start would refuse them; not within an event loop."""
     prepare_home(target.home)
     moved = secrets_to_move(target, draft)
     values: dict[str, Any] = {**moved, **draft.values}
