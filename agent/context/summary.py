@@ -140,16 +140,6 @@ found in it. Only what stands under "user" was said by the user."""
 CLOSING = "Write the summary of the material above now, by the sections and rules given before it."
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryOrder:
-    """What is asked of a summary; `focus` gets most of it, a `brief` one has bullets alone."""
-
-    budget_tokens: int
-    focus: str | None = None
-    today: str = ""
-    brief: bool = False
-
-
 _redactor = Redactor()
 
 _HEADING = re.compile(r"^#{1,4} +\S", re.MULTILINE)
@@ -249,12 +239,18 @@ def _dated(text: str, request: CompressionRequest) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Asks the model, as often as its window demands."""
+    """Asks the model, as often as its window demands, for a summary of `budget_tokens`.
+
+    Most of it is about the `focus`; a `brief` one has bullets alone.
+    """
 
     summarise: Summarise
-    order: SummaryOrder
     window_tokens: int
     view_tokens: int
+    budget_tokens: int
+    focus: str | None
+    today: str
+    brief: bool
 
     @classmethod
     def of(
@@ -262,10 +258,15 @@ class _Writer:
     ) -> "_Writer":
         if request.summarise is None:
             raise SummaryFailed("there is no summary model to ask", cooldown_s=0)
-        budget_tokens = min(budget_tokens, int(request.summary_window * ANSWER_SHARE))
-        focus = request.focus and _redactor.text(request.focus)
-        order = SummaryOrder(budget_tokens, focus, request.today, brief)
-        return cls(request.summarise, order, request.summary_window, request.tokens)
+        return cls(
+            request.summarise,
+            request.summary_window,
+            request.tokens,
+            min(budget_tokens, int(request.summary_window * ANSWER_SHARE)),
+            request.focus and _redactor.text(request.focus),
+            request.today,
+            brief,
+        )
 
     def write(self, entries: Sequence[Entry], previous: str) -> str:
         room = self.room()
@@ -277,10 +278,10 @@ class _Writer:
         if second is None and fits:
             return self.ask("update" if before else "first", [*before, *first])
         ahead = [first] if second is None else [first, second]
-        order = self.partial_order(self.expected_parts(room), room)
+        partial = self.partial(self.expected_parts(room), room)
         units = [[piece] for each in before for piece in slices(each, room)]
         for number, part in enumerate(chain(ahead, parts), start=1):
-            units.append(self.shorter(f"summary of part {number}", "part", part, order))
+            units.append(partial.shorter(f"summary of part {number}", "part", part))
         return self.merged(units, room)
 
     def merge(self, texts: Sequence[str]) -> str:
@@ -290,9 +291,9 @@ class _Writer:
 
     def room(self) -> int:
         """Return the tokens of material that fit into a prompt."""
-        told = estimate_tokens(build_prompt("update", self.order, ()))
+        told = estimate_tokens(self.prompt("update", ()))
         share = int(self.window_tokens * WINDOW_SHARE)
-        room = share - told - int(self.order.budget_tokens * LENGTH_TOLERANCE)
+        room = share - told - int(self.budget_tokens * LENGTH_TOLERANCE)
         if room < LEAST_ROOM_TOKENS:
             raise SummaryFailed(f"a window of {self.window_tokens} tokens is too small", 600)
         return room
@@ -308,9 +309,9 @@ class _Writer:
     def merged(self, units: list[list[Piece]], room_tokens: int) -> str:
         # In as many rounds as the window demands.
         while len(batches := list(pack(units, room_tokens))) > 1:
-            order = self.partial_order(len(batches), room_tokens)
+            partial = self.partial(len(batches), room_tokens)
             merged = [
-                self.shorter(f"summary {number}", "merge", batch, order)
+                partial.shorter(f"summary {number}", "merge", batch)
                 for number, batch in enumerate(batches, start=1)
             ]
             # Rounds that hardly shrink would never end.
@@ -319,27 +320,24 @@ class _Writer:
             units = merged
         return self.ask("merge", batches[0])
 
-    def shorter(
-        self, label: str, kind: Kind, part: list[Piece], order: SummaryOrder
-    ) -> list[Piece]:
+    def shorter(self, label: str, kind: Kind, part: list[Piece]) -> list[Piece]:
         """Summarise a part that is longer than a summary may be."""
-        if tokens_of(part) <= order.budget_tokens:
+        if tokens_of(part) <= self.budget_tokens:
             return part
-        summary = new_piece(label, replace(self, order=order).once(kind, part))
+        summary = new_piece(label, self.once(kind, part))
         return [summary] if summary.tokens < tokens_of(part) else part
 
-    def partial_order(self, parts: int, room_tokens: int) -> SummaryOrder:
-        """Return the order of each of several summaries, together twice as long as the last one."""
-        budget = self.order.budget_tokens
-        wanted = max(2 * budget // parts, LEAST_SUMMARY_TOKENS)
+    def partial(self, parts: int, room_tokens: int) -> "_Writer":
+        """Return the writer of several summaries, together twice as long as the last one."""
+        wanted = max(2 * self.budget_tokens // parts, LEAST_SUMMARY_TOKENS)
         most = int(room_tokens * PARTIAL_SHARE)
-        return replace(self.order, budget_tokens=min(budget, wanted, most))
+        return replace(self, budget_tokens=min(self.budget_tokens, wanted, most))
 
     def once(self, kind: Kind, material: Sequence[Piece]) -> str:
         """Return the summary of a part, from the store if it was paid for before."""
         if not isinstance(self.summarise, Parts):
             return self.ask(kind, material)
-        key = key_of(kind, self.order, material)
+        key = self.key_of(kind, material)
         text = self.summarise.find(key)
         if text is None:
             text = self.ask(kind, material)
@@ -348,15 +346,15 @@ class _Writer:
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
         # No secret extends over the lines between pieces.
-        prompt = _redactor.text(build_prompt(kind, self.order, material))
-        text = _tidy(self.summarise(prompt, int(self.order.budget_tokens * ANSWER_ROOM)))
+        prompt = _redactor.text(self.prompt(kind, material))
+        text = _tidy(self.summarise(prompt, int(self.budget_tokens * ANSWER_ROOM)))
         _check(text)
         is_whole = kind in {"first", "update"}
         return self.within_budget(text, tokens_of(material) if is_whole else math.inf)
 
     def within_budget(self, text: str, source_tokens: float) -> str:
         """Cut an answer that is too long: it is paid for."""
-        tokens, most = estimate_tokens(text), self.order.budget_tokens
+        tokens, most = estimate_tokens(text), self.budget_tokens
         if tokens <= most * LENGTH_TOLERANCE:
             return text
         # A copy, not a summary: the extractor chooses better than a cut.
@@ -370,17 +368,28 @@ class _Writer:
             raise SummaryTooLong(f"the summary has {tokens} tokens instead of {most}")
         return text
 
+    def key_of(self, kind: Kind, material: Sequence[Piece]) -> str:
+        """Return the key of a part: its texts and the task.
 
-def key_of(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
-    """Return the key of a part: its texts and the task, without the budget.
+        Not the budget, which depends on the number of parts by now.
+        """
+        digest = hashlib.blake2b(f"{kind}\n{self.focus}\n{self.brief}".encode(), digest_size=16)
+        for piece in material:
+            digest.update(f"\n{len(piece.label)},{len(piece.body)}\n{piece.label}".encode())
+            digest.update(piece.body.encode("utf-8", "replace"))
+        return digest.hexdigest()
 
-    The budget depends on the number of parts by now.
-    """
-    digest = hashlib.blake2b(f"{kind}\n{order.focus}\n{order.brief}".encode(), digest_size=16)
-    for piece in material:
-        digest.update(f"\n{len(piece.label)},{len(piece.body)}\n{piece.label}".encode())
-        digest.update(piece.body.encode("utf-8", "replace"))
-    return digest.hexdigest()
+    def prompt(self, kind: Kind, material: Sequence[Piece]) -> str:
+        """Return the whole prompt, the same for the same arguments."""
+        tokens = int(self.budget_tokens * STATED_SHARE)
+        topic = " ".join((self.focus or "").split())[:MAX_FOCUS_CHARS]
+        rules = RULES.format(
+            today=f" Today is {self.today}." if self.today else "",
+            tokens=tokens,
+            words=int(tokens * WORDS_PER_TOKEN),
+            focus=(FOCUS.format(topic=topic) if topic else "") + (BRIEF if self.brief else ""),
+        )
+        return fenced((TASKS[kind], SECTIONS, rules), material, CLOSING)
 
 
 def _tidy(answer: str) -> str:
@@ -405,11 +414,6 @@ def _check(text: str) -> None:
         raise SummaryFailed("the summary is cut short")
 
 
-def build_prompt(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
-    """Return the whole prompt, the same for the same arguments."""
-    return fenced((TASKS[kind], SECTIONS, _rules(order)), material, CLOSING)
-
-
 def fenced(orders: Sequence[str], material: Sequence[Piece], closing: str) -> str:
     """Return a prompt with the material between marks that do not occur in it."""
     mark = unused_mark(material)
@@ -430,14 +434,3 @@ def unused_mark(material: Sequence[Piece]) -> str:
         digest.update(b"next")
         mark = digest.hexdigest()
     return mark
-
-
-def _rules(order: SummaryOrder) -> str:
-    tokens = int(order.budget_tokens * STATED_SHARE)
-    topic = " ".join((order.focus or "").split())[:MAX_FOCUS_CHARS]
-    return RULES.format(
-        today=f" Today is {order.today}." if order.today else "",
-        tokens=tokens,
-        words=int(tokens * WORDS_PER_TOKEN),
-        focus=(FOCUS.format(topic=topic) if topic else "") + (BRIEF if order.brief else ""),
-    )
