@@ -69,10 +69,6 @@ class Decision(NamedTuple):
     tainted: bool
 
 
-CALL_ID_BYTES = 6
-"""Enough: ids are compared within one turn."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelCall:
     """One call of a model, for the ledger and the session.
@@ -100,7 +96,8 @@ class ModelCall:
     reported_name: str = ""
     ratio: float | None = None
     prefix: Prefix | None = None
-    id: str = field(default_factory=partial(token_hex, CALL_ID_BYTES), compare=False)
+    # Short: ids are compared within one turn.
+    id: str = field(default_factory=partial(token_hex, 6), compare=False)
 
 
 class TurnJournal(Protocol):
