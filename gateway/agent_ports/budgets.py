@@ -206,7 +206,7 @@ class Budgets:
                 await self.database.read(spending.spent_usd, start, limit.sender)
                 for limit in limits
             ]
-            # A call that ended meanwhile may be neither in what was read nor held any more.
+            # A call that ended meanwhile may be missing from both sums.
             if releases == self._releases:
                 break
         return [

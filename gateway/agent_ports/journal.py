@@ -258,7 +258,7 @@ class KeptParts:
 async def cut_off(
     call: ModelCall | None, written: str, models: Sequence[ChatModel]
 ) -> ModelCall | None:
-    """Return a call that was cut off before its answer was kept, as it is booked."""
+    """Return the call to book for one that was cut off before its answer was kept."""
     if call is None or call.usage is None or not call.estimated:
         return call
     tokens = await asyncio.to_thread(estimate_tokens, written, call.model)

@@ -191,7 +191,7 @@ class TurnPeople:
         return questions.of_call(conn, self.turn.id, call)
 
     def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, set[int] | None]:
-        """Return the question of the call, and of a new one the conversations where it is shown."""
+        """Return the question of the call; for a new one also the conversations that show it."""
         turns.proceed(conn, self.turn)
         call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
         found = questions.of_call(conn, self.turn.id, call)

@@ -92,7 +92,7 @@ class Indexer:
     async def catch_up(self, conversation_ids: Sequence[int]) -> int:
         """Feed the missing messages of conversations; returns the number seen.
 
-        A step is a transaction; a conversation that cannot be fed holds up no other.
+        A step is a transaction; a conversation that cannot be fed delays no other.
         """
         fed = 0
         for each in conversation_ids:

@@ -90,7 +90,7 @@ def db_prune(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Erase what is older than `retention` and `storage.raw_days` allow, at once."""
+    """Erase at once the rows that are older than `retention` and `storage.raw_days` allow."""
     settings = loaded(context).settings
     retention, raw_days = settings.retention, settings.storage.raw_days
     if dry_run:
@@ -147,7 +147,7 @@ def db_copy(
 
 @db_app.command("compact")
 def db_compact(context: typer.Context) -> None:
-    """Make the file as small as what is in it; the gateway must be stopped."""
+    """Shrink the file to its content; the gateway must be stopped."""
     before, after = maintenance.compact(location_of(loaded(context).settings))
     say(f"{before:,} bytes before, {after:,} after")
 
@@ -211,7 +211,7 @@ def letters_list(
     *,
     json: AsLines = False,
 ) -> None:
-    """List what was given up, the newest first."""
+    """List the dead letters, the newest first."""
     settings = settings_of(context)
     with opened(settings) as conn:
         found: list[DeadLetter] = dead_letters.find_all(conn, limit + 1, after)

@@ -39,7 +39,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DIGITS = 32
 """Of a trace."""
 LEAST_DIGITS = 6
-"""Of a trace: fewer are the beginning of many."""
+"""Of a trace: fewer digits would match too many."""
 Choose = Callable[[bytes], bool]
 """Whether a line is shown."""
 

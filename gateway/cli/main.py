@@ -32,7 +32,7 @@ COMMANDS = {
     "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
     "sessions": "Show conversations and their segments; export their messages.",
     "search": "The index of the search.",
-    "dead-letters": "What was given up, and why.",
+    "dead-letters": "Turns and messages that were given up, and why.",
     "audit": "The audit log.",
     "policy": "Which calls of tools may run, and why.",
     "prompt": "What the model is told before anybody speaks.",
@@ -85,7 +85,7 @@ class LaterCommand(TyperCommand):
 
 def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an import for each command
     """Import a command, or a group of them."""
-    # Statements and no table of strings, so that mypy and import-linter see what is imported.
+    # Statements instead of a table of strings, so that mypy and import-linter see the imports.
     match name:
         case "usage":
             from gateway.cli.usage import usage_app as found

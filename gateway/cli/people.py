@@ -103,19 +103,19 @@ def pair_list(
 
 @pair_app.command("approve")
 def pair_approve(context: typer.Context, code: Code) -> None:
-    """Let somebody in, and notify them, without a gateway at its next start."""
+    """Let a person in; they are notified now, or by the next start of the gateway."""
     _decide(context, "approve-pairing", code)
 
 
 @pair_app.command("deny")
 def pair_deny(context: typer.Context, code: Code) -> None:
-    """Refuse somebody without notice: they cannot ask again for a day."""
+    """Refuse a person without notice: they cannot ask again for a day."""
     _decide(context, "deny-pairing", code)
 
 
 @pair_app.command("revoke")
 def pair_revoke(context: typer.Context, person: Person) -> None:
-    """Withdraw somebody's access."""
+    """Withdraw a person's access."""
     _decide(context, "revoke-member", person)
 
 
@@ -173,7 +173,7 @@ def web_invite(
         typer.Option("--as", metavar="PLATFORM:ID", help="Who they are there; has that role."),
     ] = None,
 ) -> None:
-    """Let somebody use the web chat; prints a link for them that works once, within a day."""
+    """Let a person use the web chat; prints their link, which works once, within a day."""
     settings = settings_of(context)
     target = orjson.dumps({"name": name, "role": role, "same_as": same_as}).decode()
     made: dict[str, Any] = act(settings, "web-invite", target)
@@ -196,7 +196,7 @@ def web_revoke(
         bool, typer.Option("--remove", help="For good; chats stay (`parley forget` erases them).")
     ] = False,
 ) -> None:
-    """Sign a user out: at one browser, or at all of theirs."""
+    """Sign a user out, in one browser or in all of them."""
     ended: dict[str, Any] = act(
         settings_of(context), "web-remove" if remove else "web-revoke", which
     )
@@ -206,7 +206,7 @@ def web_revoke(
 
 @policy_app.command("show")
 def policy_show(context: typer.Context, json: AsJson = False) -> None:
-    """Print the table as it is in force, and where each row comes from; the strictest decides."""
+    """Print the table in force, and the source of each row; the strictest row decides."""
     found = loaded(context)
     rows = policy.of_settings(found.settings.tools)
     if json:

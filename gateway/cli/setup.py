@@ -329,7 +329,7 @@ def import_hermes(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Take over settings, SOUL.md, notes, skills and sessions; what is there already stays.
+    """Take over settings, SOUL.md, notes, skills and sessions; existing data stays.
 
     The texts are shown first. No gateway may run on the database (SQLite). A second run does what
     the first one did not.

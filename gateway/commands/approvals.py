@@ -173,7 +173,7 @@ def conclude(
     here: int = 0,
     pressed: int | None = None,
 ) -> set[int]:
-    """Take the buttons off answered questions, and say so where they were asked; returns where.
+    """Remove the buttons of answered questions, and inform their chats; returns these chats.
 
     Args:
         here: The conversation where they were answered; 0 for the console.

@@ -47,7 +47,7 @@ def topic_of(argument: str) -> str:
 
 
 def compress_text(compaction: Compaction | None, topic: str = "") -> str:
-    """Return the answer to `/compress`; there is no compaction if nothing could be left out."""
+    """Return the answer to `/compress`; `compaction` is None if nothing could be left out."""
     if compaction is None:
         return NOTHING_TO_COMPRESS
     figures = (

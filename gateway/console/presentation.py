@@ -107,7 +107,7 @@ def code_and_text(text: str) -> list[tuple[bool, str]]:
 
 
 def linked(text: str) -> Markup:
-    """Return a text in which addresses that begin with https:// are links."""
+    """Return a text whose https:// addresses are links."""
     parts, at = list[Markup | str](), 0
     whole = Markup('<a href="{0}" rel="noreferrer">{0}</a>')
     for found in _ADDRESS.finditer(text):

@@ -104,7 +104,7 @@ async def _read(
     after = known.view.entries[-1].seq if known and known.view.entries else 0
     rows = await database.read(transcript.load_rows, session.conversation, plan, after)
     build = partial(_with_rows, session, plan, known, rows)
-    # Decoding and rendering thousands of messages holds the event loop for too long.
+    # Decoding and rendering thousands of messages would block the event loop.
     few = len(rows) <= FEW_MESSAGES and (known is not None or not plan.edits)
     return build() if few else await asyncio.to_thread(build)
 
