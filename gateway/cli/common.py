@@ -5,7 +5,6 @@ stderr.
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,8 +38,6 @@ T = TypeVar("T")
 
 OFFERED = 50
 """Newest conversations that Tab offers."""
-NICENESS = 10
-"""Leaves this process about a tenth of a busy processor."""
 PIPE_COLUMNS = 160
 """Width of tables in a pipe."""
 NO_MORE = "there is nothing more"
@@ -53,11 +50,6 @@ JSON_ESCAPES = {
 # A pipe has no width, and rich would take 80 columns and fold cells. `:100:` is text, not an emoji.
 out = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, emoji=False)
 err = Console(stderr=True, emoji=False)
-
-
-def step_back() -> None:
-    """Give all other processes priority until the command ends."""
-    os.nice(NICENESS)
 
 
 def conversation_id(text: str) -> int:

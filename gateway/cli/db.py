@@ -38,7 +38,6 @@ from gateway.cli.common import (
     show_lines,
     show_next,
     show_table,
-    step_back,
     trace_in,
     warn,
     write_whole,
@@ -53,6 +52,9 @@ from gateway.storage.queue import dead_letters
 from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
 from gateway.storage.schema import REVISION, iso_time
+
+NICENESS = 10
+"""Leaves a long command about a tenth of a busy processor."""
 
 db_app = typer.Typer(no_args_is_help=True)
 forget_app = typer.Typer(add_completion=False)
@@ -70,7 +72,7 @@ def db_migrate(context: typer.Context) -> None:
 @db_app.command("check")
 def db_check(context: typer.Context) -> None:
     """Compare the database with this version: revision, tables, integrity."""
-    step_back()
+    os.nice(NICENESS)
     location = location_of(settings_of(context))
     problems = maintenance.check(location)
     for problem in problems:
@@ -126,7 +128,7 @@ def db_copy(
     """
     from gateway.storage import copying  # noqa: PLC0415
 
-    step_back()
+    os.nice(NICENESS)
     home = home_of(context.find_root().params.get("home"))
     file, server = copying.file_of(argument(source), home), copying.server_of(argument(target))
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
@@ -264,7 +266,7 @@ def backup(
     json: AsJson = False,
 ) -> None:
     """Back up database, home and workspaces, even while the gateway runs; verified."""
-    step_back()
+    os.nice(NICENESS)
     found = readable(context)
     settings = found.settings
     if file is not None:
@@ -323,7 +325,7 @@ def restore(
     """Restore a backup into an empty PARLEY_HOME, after checking it completely."""
     from gateway.backup import restoring  # noqa: PLC0415
 
-    step_back()
+    os.nice(NICENESS)
     home, path = home_of(context.find_root().params.get("home")), folder.absolute()
     allowed = [each.absolute() for each in outside or ()]
     plan = restoring.plan_of(path, home, _server(context, path), allowed)
