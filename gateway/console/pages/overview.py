@@ -107,7 +107,6 @@ async def overview(ask: Ask) -> Result:
             "traffic": bars("Turns by day", ["answered", "given up", "no answer"], begun, number),
             "costs": bars("Cost by day", ["cost"], spent, format_usd),
             "places": {name: f"{HOME}/{each.page}" for name, each in FINDINGS.items()},
-            "now": datetime.now(zone).timestamp(),
         },
     )
 

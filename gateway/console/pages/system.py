@@ -55,7 +55,6 @@ from gateway.setup.questions import (
     CHOICES,
     MODEL,
     NAMELESS,
-    OWN_SERVER,
     Answers,
     SetupQuestion,
     Target,
@@ -127,7 +126,6 @@ async def _forms(ask: Ask, refused: str = "") -> Shown:
             "providers": {name: words for name, words in CHOICES.items() if name != DEMO},
             "nameless": [CHOICES[name] for name in NAMELESS],
             "filled": {name: ask.form.get(name, "") for name in ("provider", "name", "base_url")},
-            "own_server": OWN_SERVER,
             "keys_at": {name: each.keys_at for name, each in PROVIDERS.items() if each.keys_at},
             "platforms": [
                 {"title": each.title, "name": each.name, "questions": of_platform(each)}
