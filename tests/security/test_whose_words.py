@@ -254,7 +254,7 @@ async def test_attack_12_members_do_not_approve_their_own_calls(tmp_path: Path) 
     tool = Acting()
     agent = agent_of(RecordingModel([ACT, "done"]), tools=[tool.tool])
     by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
-    agent = replace(agent, calls=replace(agent.calls, approval=by_owners))
+    agent = replace(agent, approval=by_owners)
     group: dict[str, Any] = {"chat_kind": "group"}
     shared: dict[str, Any] = {"sessions": {"groups": "shared"}, "access": OWNERS}
     async with running(tmp_path, agent, **shared) as chat:

@@ -519,7 +519,7 @@ async def test_a_members_earlier_yes_counts_no_more_where_owners_decide(tmp_path
         await chat.gateway.delivery.wait_idle()
     by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
     agent = acting(acts)
-    agent = replace(agent, calls=replace(agent.calls, approval=by_owners))
+    agent = replace(agent, approval=by_owners)
     async with running_quietly(tmp_path, agent, **SHARED) as chat:
         told = await chat.ask("go", **GROUP | MEMBER)
         assert "May I run `act`?" in told

@@ -347,7 +347,7 @@ async def test_stop_ends_the_children_with_their_parent(tmp_path: Path) -> None:
 def careful(model: HeldModel) -> Any:
     """Return an agent whose tool `act` needs an approval."""
     agent = agent_with(model, tool_of(lambda _: asyncio.sleep(0, "acted")))
-    return replace(agent, calls=replace(agent.calls, approval=ApprovalRules()))
+    return replace(agent, approval=ApprovalRules())
 
 
 def branching() -> HeldModel:
