@@ -3,12 +3,11 @@
 A reload makes another `TurnParts` for the turns that begin after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapters.base import Adapter
 from agent.models.base import ChatModel
-from agent.models.recovery import Rests
 from agent.plugins.registry import Plugins, TurnHooks
 from agent.turn.request import Agent
 from gateway.access.policy import Access, Owners
@@ -24,6 +23,7 @@ from gateway.context.window import ContextParts
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.database import Database
+from gateway.supervision.vitals import Models
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,16 @@ class Mind:
     readers: tuple[ChatModel, ...] = ()
 
     @property
-    def standing(self) -> tuple[Sequence[ChatModel], Sequence[ChatModel], Rests]:
-        """All models, those that answer people, and which of them fail."""
-        return self.models, self.agent.models, self.agent.recovery.rests
+    def standing(self) -> Models:
+        """The state of the models."""
+        rests = self.agent.recovery.rests
+        return Models(
+            configured=frozenset(each.label for each in self.models),
+            failing=dict(rests.failing),
+            answered=frozenset(rests.answered),
+            accepted=frozenset(rests.accepted),
+            line=frozenset(each.label for each in self.agent.models),
+        )
 
 
 @dataclass(frozen=True, slots=True)

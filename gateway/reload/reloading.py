@@ -87,12 +87,7 @@ class Source:
     stamp: Stamp | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stamp = stamp_of(self.file)
-
-    @property
-    def file(self) -> Path:
-        """The settings file, which need not exist."""
-        return self.loaded.file
+        self.stamp = stamp_of(self.loaded.file)
 
     @property
     def known(self) -> Known:
@@ -102,7 +97,7 @@ class Source:
     def read_again(self) -> Loaded:
         """Read the settings again, but not the known secrets. Blocks."""
         # Before reading: a write in between is then read, too.
-        self.stamp = stamp_of(self.file)
+        self.stamp = stamp_of(self.loaded.file)
         return self.read(self.known)
 
 
@@ -178,7 +173,7 @@ class Reloading:
     @property
     def file(self) -> Path | None:
         """The settings file, which need not exist; None if the settings never change."""
-        return self._origin.source.file if self._origin.source else None
+        return self._origin.source.loaded.file if self._origin.source else None
 
     def notify(self) -> None:
         """Hint that settings or secrets changed."""
@@ -208,8 +203,10 @@ class Reloading:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._asked.wait()
+            if source is None:
+                continue
             # A missing file is about to be replaced by an editor.
-            if source is not None and (now := await asyncio.to_thread(stamp_of, source.file)):
+            if now := await asyncio.to_thread(stamp_of, source.loaded.file):
                 is_due = now == before and now != source.stamp
                 if is_due and time.monotonic() >= self._rests_until:
                     return
@@ -252,7 +249,7 @@ class Reloading:
 
     async def _refused(self, exc: SettingsError) -> SettingsReloaded:
         source = self._origin.source
-        file = source.file if source else self.settings.home
+        file = source.loaded.file if source else self.settings.home
         problems = tuple(await asyncio.to_thread(located, exc, file))
         self.refused = str(file), problems[0]
         log.error("settings_refused", file=str(file), problems=list(problems))
@@ -269,7 +266,7 @@ class Reloading:
         if is_taken:
             return SettingsReloaded(warnings=(f"{why}; the settings are gone by",))
         if source is not None and not is_stored:
-            self.refused = str(source.file), why
+            self.refused = str(source.loaded.file), why
         return SettingsReloaded(problems=(why,))
 
     async def _reload(self) -> SettingsReloaded:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adapters.base import Clock
-from agent.models.base import ChatModel
-from agent.models.recovery import Failing, Rests
+from agent.models.recovery import Failing
 from agent.processes.descriptors import is_scarce
 from agent.tools.registry import ServerState
 from gateway.agent_ports.budgets import Budgets, BudgetUse
@@ -75,7 +74,6 @@ class Vitals:
     """Gathers the state of a running gateway.
 
     Args:
-        models: Returns all models, those that answer people, and which of them fail.
         refused: See `LiveFacts.refused`.
     """
 
@@ -83,7 +81,7 @@ class Vitals:
     watch: Watch
     budgets: Budgets
     servers: Callable[[], Sequence[ServerState]]
-    models: Callable[[], tuple[Sequence[ChatModel], Sequence[ChatModel], Rests]]
+    models: Callable[[], Models]
     refused: Callable[[], tuple[str, str] | None]
     clock: Clock = time.monotonic
     _since: dict[str, float] = field(default_factory=dict)
@@ -125,21 +123,11 @@ class Vitals:
             lasting_s={name: self._lasts(name, is_so=is_so) for name, is_so in away.items()},
             accounts=accounts,
             servers={each.name: each.problem or "" for each in self.servers()},
-            models=self._models(),
+            models=self.models(),
             budgets=budgets,
             refused=self.refused(),
             makes_backups=is_oldest,
             began_s=traffic.clock() - traffic.began,
-        )
-
-    def _models(self) -> Models:
-        models, line, rests = self.models()
-        return Models(
-            configured=frozenset(each.label for each in models),
-            failing=dict(rests.failing),
-            answered=frozenset(rests.answered),
-            accepted=frozenset(rests.accepted),
-            line=frozenset(each.label for each in line),
         )
 
     async def database_state(self) -> str:

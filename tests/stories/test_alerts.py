@@ -455,18 +455,16 @@ async def test_two_replicas_tell_once(tmp_path: Path, postgres_url: str) -> None
                 await page.until(lambda: page.answers == ["re: hello"])
             database = one.gateway.database
             both = [alerts_of(each) for each in (one, two)]
-            for each in both:
-                models, _, rests = each.examination.vitals.models()
-                rests.note_failure(models[0].label, CreditUsedUp("402"))
+            this, other = (each.gateway.reloading.mind.agent for each in (one, two))
+            for each in (this, other):
+                each.recovery.rests.note_failure(each.models[0].label, CreditUsedUp("402"))
             await look_together(both)
             assert await told_in(database) == ["begin"]
             # A replica that has another key, or was lucky, says nothing of the other one.
-            models, _, rests = both[1].examination.vitals.models()
-            rests.note_answer(models[0])
+            other.recovery.rests.note_answer(other.models[0])
             await look_together(both)
             assert await told_in(database) == ["begin"]
-            models, _, rests = both[0].examination.vitals.models()
-            rests.note_answer(models[0])
+            this.recovery.rests.note_answer(this.models[0])
             long_ago = update(schema.alert).values(seen_at=1.0)
             await database.write(lambda conn: conn.execute(long_ago))
             await look_together(both)

@@ -31,7 +31,7 @@ from gateway.findings.webhook import AlertWebhook
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
-from gateway.supervision.vitals import Vitals
+from gateway.supervision.vitals import Models, Vitals
 from tests.support.alerts import end_soon
 from tests.support.gateway import Running, running, serving
 from tests.support.recording_adapter import RecordingAdapter
@@ -405,7 +405,9 @@ async def test_more_than_there_is_room_for_is_one_line(
         await chat.ask("hello")
         rests = chat.agent.recovery.rests
         named = [ScriptedModel([], name=f"m{n}") for n in range(4)]
-        chat.gateway.platforms.examination.vitals.models = lambda: (named, named, rests)
+        labels = frozenset(each.label for each in named)
+        vitals = chat.gateway.platforms.examination.vitals
+        vitals.models = lambda: Models(labels, dict(rests.failing), line=labels)
         for each in named:
             rests.note_failure(each.label, CredentialsRefused("401"))
         assert len((await look(chat)).begun) == 4
@@ -416,7 +418,7 @@ async def test_more_than_there_is_room_for_is_one_line(
         await chat.execute(update(schema.alert).where(schema.alert.c.id == 4).values(told_at=None))
         await look(chat)
         assert "m3" in (await chat.answers(5))[4]
-        chat.gateway.platforms.examination.vitals.models = lambda: ([], [], rests)
+        vitals.models = Models
         assert len((await look(chat)).ended) == 4
         assert len(await chat.answers(6)) == 6
 
