@@ -48,7 +48,7 @@ from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.metrics.instruments import Instruments
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake
-from gateway.pipeline.reactions import ReactionQueue
+from gateway.pipeline.notices import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload import operator
 from gateway.reload.reloading import AgentOrigin, LiveParts, Reloading, Source, turn_kit_of

@@ -1,8 +1,19 @@
-"""What Parley itself says in chats: of trouble, failure, stopping, a full window, dead letters."""
+"""What Parley itself shows in chats: notices in words, and reactions on messages.
 
+Notices are of trouble, failure, stopping, a full window, dead letters. Reactions acknowledge a
+message: received, answered, failed. They are best effort, and no message waits for them: a platform
+that is too slow loses some, since the queues are bounded.
+"""
+
+import asyncio
 import math
+from collections import deque
+from collections.abc import Mapping
 
-from adapters.messages import Choice
+import structlog
+
+from adapters.base import Adapter
+from adapters.messages import Choice, MessageRef, Reaction
 from agent import messages, spans
 from agent.errors import (
     BadRequest,
@@ -18,6 +29,8 @@ from agent.errors import (
 from agent.money.costs import format_usd
 from agent.turn.loop import TurnResult
 from gateway.storage.conversation.turns import Turn
+
+log = structlog.get_logger()
 
 TROUBLE = "The model is slow or cannot be reached right now. I keep trying; your message is safe."
 GAVE_UP = (
@@ -181,3 +194,69 @@ def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
         " `parley dead-letters list` shows all of them, `parley dead-letters retry ID` sends one"
         " again. I will not repeat this today."
     )
+
+
+AT_ONCE = 4
+"""Reactions that are on their way to one account at a time."""
+WAITING_IN_CHAT = 20
+WAITING = 1000
+"""Longest queues, of one chat and of an account; further reactions are dropped."""
+REACTION_TIMEOUT_S = 15.0
+
+
+class ReactionQueue:
+    """The reactions of all accounts; those of one chat are shown in order."""
+
+    def __init__(self, adapters: Mapping[tuple[str, str], Adapter]) -> None:
+        self._accounts = {account: _Account(adapter) for account, adapter in adapters.items()}
+
+    def show(self, question: MessageRef, mark: Reaction) -> None:
+        """Mark a message soon; returns at once. Without a `message_ref` nothing can be marked."""
+        if question.message_ref is not None:
+            self._accounts[question.address.platform, question.address.account].take(question, mark)
+
+    async def run(self) -> None:
+        """Show what is asked for, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for account in self._accounts.values():
+                for _ in range(AT_ONCE):
+                    tasks.create_task(account.work())
+
+
+class _Account:
+    """The reactions of one account, by chat; a chat is in the line once."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._chats: dict[str, deque[tuple[MessageRef, Reaction]]] = {}
+        self._line: asyncio.Queue[str] = asyncio.Queue()
+
+    def take(self, question: MessageRef, mark: Reaction) -> None:
+        """Put a reaction into its chat's queue, unless too many wait."""
+        chat = question.address.chat
+        waiting = self._chats.get(chat)
+        if self._line.qsize() >= WAITING if waiting is None else len(waiting) >= WAITING_IN_CHAT:
+            log.debug("reaction_dropped", platform=self._adapter.platform, chat=chat, mark=mark)
+        elif waiting is None:
+            self._chats[chat] = deque([(question, mark)])
+            self._line.put_nowait(chat)
+        else:
+            waiting.append((question, mark))
+
+    async def work(self) -> None:
+        """Show one reaction after another, each time of the chat that has waited longest."""
+        while True:
+            chat = await self._line.get()
+            question, mark = self._chats[chat].popleft()
+            try:
+                async with asyncio.timeout(REACTION_TIMEOUT_S):
+                    await self._adapter.acknowledge(question, mark)
+            except TimeoutError:
+                log.debug("reaction_timed_out", platform=self._adapter.platform, mark=mark)
+            except Exception:
+                # An adapter's bug must not cost the reactions of others.
+                log.exception("reaction_failed", platform=self._adapter.platform)
+            if self._chats[chat]:
+                self._line.put_nowait(chat)
+            else:
+                del self._chats[chat]

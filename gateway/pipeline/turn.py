@@ -1,7 +1,13 @@
-"""One turn: load the view, keep it within the window, run the agent's loop, commit the answer."""
+"""One turn: load the view, hygiene, run the agent's loop, commit the answer.
+
+Hygiene is the safety net before a turn, at 85 % of the window: it compacts a view that has outgrown
+the agent's own compressor, as overnight or by a model with a smaller window. It runs in the turn of
+its conversation, so it never holds up the intake of messages.
+"""
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +23,13 @@ from agent.ports import ModelCall
 from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn
 from agent.turn.request import partial_text
+from agent.view.view import View
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.commands import registry
 from gateway.commands.registry import TurnContext
 from gateway.context.parts import TurnParts
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.pipeline import hygiene, notices
+from gateway.pipeline import notices
 from gateway.pipeline.delegation import TurnDelegates, outcome_of
 from gateway.pipeline.next_turn import tell_buried
 from gateway.pipeline.preview import TurnChat
@@ -32,6 +39,14 @@ from gateway.storage.conversation.turns import MOST_BLAMED, Turn
 from gateway.storage.reports import spending
 
 log = structlog.get_logger()
+
+HYGIENE_SHARE = 0.85
+"""Share of the window; fixed, since 50 % would compress on every turn. Source: Hermes."""
+MIN_MESSAGES = 4
+"""Shorter histories are left alone. Source: Hermes."""
+HYGIENE_TIMEOUT_S = 30.0
+"""For the summary model; then the extractor takes over."""
+TELL_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +207,7 @@ class TurnRunner:
         )
         async with attempt as (state, ports):
             with spans.span("hygiene"):
-                await hygiene.clean(ports.planner, state.view, chat.tell_of_hygiene)
+                await hygiene(ports.planner, state.view, chat.tell_of_hygiene)
             result = await run_turn(state, agent, ports)
         if turn.model is not None:
             await self._tell_of_fallback(chat, turn.model, state.model)
@@ -238,6 +253,40 @@ class TurnRunner:
             spending.chosen_or_answered, place, model.provider, model.name
         )
         await chat.tell_of_fallback(notices.fallback_text(choice, others[0], failure), since)
+
+
+def hygiene_is_due(tokens: int, window_tokens: int, messages: int) -> bool:
+    """Whether a view of this size must be compacted before its turn.
+
+    Args:
+        window_tokens: Of the model that will answer.
+        messages: Of the history, without the system message.
+    """
+    return messages >= MIN_MESSAGES and tokens >= HYGIENE_SHARE * window_tokens
+
+
+async def hygiene(planner: Planner, view: View, tell: Callable[[], Awaitable[None]]) -> None:
+    """Compact the view if that is due; `tell` is called if it takes longer than `TELL_AFTER_S`."""
+    window_tokens = planner.engine.limits.context_length
+    tokens = (await planner.measured(view)).tokens
+    is_due = hygiene_is_due(tokens, window_tokens, len(view.entries))
+    if not (planner.enabled and is_due):
+        return
+
+    async def tell_later() -> None:
+        await asyncio.sleep(TELL_AFTER_S)
+        await tell()
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(tell_later(), name="hygiene notice")
+            done = await planner.compact(view, "hygiene", timeout_s=HYGIENE_TIMEOUT_S)
+            telling.cancel()
+    except BaseExceptionGroup as failures:
+        # The caller tells errors apart by their class.
+        raise failures.exceptions[0] from failures
+    if done is None:
+        log.warning("hygiene_without_effect", tokens=tokens, window_tokens=window_tokens)
 
 
 def _log_finished(turn: Turn, end: TurnEnd, totals: Totals, started: float) -> None:

@@ -33,7 +33,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "next turn, frozen": ("gateway.pipeline.next_turn:TurnStarter.start",),
     "view loaded": ("gateway.context.window:ContextParts.opened",),
     "tools of the turn": ("gateway.agent_ports.tools:Toolkit.for_turn",),
-    "hygiene": ("gateway.pipeline.hygiene:clean",),
+    "hygiene": ("gateway.pipeline.turn:hygiene",),
     "request": ("gateway.pipeline.turn:run_turn",),
     "answer rendered": ("gateway.pipeline.preview:TurnChat.parts",),
     "turn, committed": ("gateway.pipeline.turn:TurnRunner.run",),

@@ -78,11 +78,11 @@ def test_a_file_that_is_not_there_is_found() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
 def test_the_picture_of_the_path_names_the_files_of_the_pipeline(page: str) -> None:
-    """In their order along the path; the texts of notices stand beside it."""
-    order = "intake admission worker next_turn turn hygiene delegation preview delivery reactions"
+    """In their order along the path."""
+    order = "intake admission worker next_turn turn delegation preview delivery notices"
     files = {path.stem for path in (ROOT / "gateway" / "pipeline").glob("*.py")}
     text = (ROOT / page).read_text()
     picture = text[text.index("InboundMessage") :]
     places = [picture.index(f"{name}.py") for name in order.split()]
-    assert files == {*order.split(), "notices", "__init__"}
+    assert files == {*order.split(), "__init__"}
     assert places == sorted(places)

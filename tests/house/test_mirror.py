@@ -45,6 +45,7 @@ APART = {
     "agent/test_tiktoken.py": "the counter on tiktoken, its files and its cache",
     "agent/plugins/test_list_engines.py": "engines that take lists of messages, as Hermes' do",
     "agent/test_planner_models.py": "the planner where the line of models changes below it",
+    "gateway/pipeline/test_hygiene.py": "what turn.py does at 85 % of the window, before a turn",
     "gateway/storage/test_bytes.py": "what a message takes on the disk, in all tables",
     "gateway/storage/test_ephemeral.py": "one kind of row, wherever it is read",
     "gateway/storage/test_pages.py": "the pages of all long lists",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from gateway.pipeline import hygiene
+from gateway.pipeline import turn
 from gateway.pipeline.next_turn import NextTurn
 from gateway.storage.engine import SqliteDatabase
 from tests.bench.path import profiled
@@ -59,7 +59,7 @@ async def test_a_transaction_that_is_added_is_counted(
 ) -> None:
     """A read is a transaction of its own."""
     before = await counts_of_a_message(tmp_path / "before")
-    clean, opened = hygiene.clean, SqliteDatabase.__init__
+    clean, opened = turn.hygiene, SqliteDatabase.__init__
     databases: list[SqliteDatabase] = []
 
     def opening(self: SqliteDatabase, *args: Any) -> None:
@@ -71,7 +71,7 @@ async def test_a_transaction_that_is_added_is_counted(
         await clean(*args)
 
     monkeypatch.setattr(SqliteDatabase, "__init__", opening)
-    monkeypatch.setattr(hygiene, "clean", cleaning)
+    monkeypatch.setattr(turn, "hygiene", cleaning)
     grown = {kind: value + 1 for kind, value in before.items()}
     assert await counts_of_a_message(tmp_path / "after") == grown
 

@@ -169,8 +169,8 @@ async def test_a_notice_is_not_taken_for_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hygiene tells the user when it takes long."""
-    monkeypatch.setattr("gateway.pipeline.hygiene.TELL_AFTER_S", 0)
-    monkeypatch.setattr("gateway.pipeline.hygiene.HYGIENE_SHARE", 0)
+    monkeypatch.setattr("gateway.pipeline.turn.TELL_AFTER_S", 0)
+    monkeypatch.setattr("gateway.pipeline.turn.HYGIENE_SHARE", 0)
     good, printed = await play(tmp_path, recording(tmp_path, TALK * 3))
     assert good, printed
 

@@ -14,7 +14,7 @@ from agent.models.base import Completion, ModelRequest
 from agent.ports import PlannerState
 from agent.settings import AgentSettings
 from agent.view.view import load_plan
-from gateway.pipeline import hygiene, notices
+from gateway.pipeline import notices, turn
 from gateway.storage import schema
 from gateway.storage.conversation import sessions
 from tests.support.gateway import RecordingModel, Running, agent_of, running
@@ -42,7 +42,7 @@ def test_it_is_due_from_85_percent_and_four_messages_on(
     tokens: int, messages: int, due: bool
 ) -> None:
     """Both must hold."""
-    assert hygiene.is_due(tokens, 1000, messages) is due
+    assert turn.hygiene_is_due(tokens, 1000, messages) is due
 
 
 async def outgrown(home: Path, model: LongChatModel | None = None) -> None:
@@ -168,7 +168,7 @@ async def test_a_hanging_summary_model_is_not_waited_for(
 ) -> None:
     """After the time limit the extractor takes over; the call is given up."""
     # The model must have been asked by then, however slow the machine is.
-    monkeypatch.setattr(hygiene, "TIMEOUT_S", 3.0)
+    monkeypatch.setattr(turn, "HYGIENE_TIMEOUT_S", 3.0)
     await outgrown(tmp_path)
     model = LongChatModel()
     model.writing.clear()
@@ -187,7 +187,7 @@ async def test_a_hanging_summary_model_is_not_waited_for(
 
 async def test_a_long_wait_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user hears of it while it goes on, and then gets the answer."""
-    monkeypatch.setattr(hygiene, "TELL_AFTER_S", TOO_LATE_S)
+    monkeypatch.setattr(turn, "TELL_AFTER_S", TOO_LATE_S)
     await outgrown(tmp_path)
     model = LongChatModel()
     model.writing.clear()

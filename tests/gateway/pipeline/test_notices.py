@@ -1,5 +1,8 @@
-"""What Parley itself says in a chat."""
+"""What Parley itself says in a chat; reactions: in order within a chat, and best effort."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import get_args, get_type_hints
 from zoneinfo import ZoneInfo
@@ -7,7 +10,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from typing_extensions import override
 
+from adapters.messages import Address, MessageRef, Reaction
 from agent.errors import (
     BadRequest,
     ContextOverflow,
@@ -23,6 +29,8 @@ from agent.errors import (
 from agent.ports import CompactionStore
 from agent.turn.loop import Outcome, TurnResult
 from gateway.pipeline import notices
+from gateway.pipeline.notices import AT_ONCE, WAITING, WAITING_IN_CHAT, ReactionQueue
+from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import model_call
 
 OUTCOMES: tuple[Outcome, ...] = (
@@ -150,3 +158,93 @@ def test_a_budget_of_nothing_does_not_start_anew() -> None:
     text = notices.failure_text(SpendLimitReached("sender", 0.0, MIDNIGHT))
     assert "the operator can change that" in text
     assert "anew" not in text
+
+
+# reactions
+
+ACCOUNT = ("telegram", "default")
+
+
+def question(ref: str | None, chat: str = "c1") -> MessageRef:
+    return MessageRef(Address(*ACCOUNT, chat), "u1", ref)
+
+
+@asynccontextmanager
+async def at_work(adapter: RecordingAdapter) -> AsyncIterator[ReactionQueue]:
+    """Reactions of one account that are being shown."""
+    reactions = ReactionQueue({ACCOUNT: adapter})
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(reactions.run())
+        yield reactions
+        work.cancel()
+
+
+class Moody(RecordingAdapter):
+    """Never comes back from, or breaks at, messages of these names."""
+
+    @override
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
+        if question.message_ref == "hang":
+            await asyncio.Event().wait()
+        if question.message_ref == "break":
+            raise ZeroDivisionError
+        await super().acknowledge(question, mark)
+
+
+async def test_the_marks_of_a_message_stay_in_order() -> None:
+    """Received comes before answered."""
+    adapter = RecordingAdapter()
+    async with at_work(adapter) as reactions:
+        reactions.show(question("m1"), "received")
+        reactions.show(question("m1"), "answered")
+        await adapter.watch.until(lambda: len(adapter.marks) == 2)
+    assert adapter.marks == [("m1", "received"), ("m1", "answered")]
+
+
+async def test_what_has_no_message_is_not_marked() -> None:
+    """A button press is no message."""
+    adapter = RecordingAdapter()
+    async with at_work(adapter) as reactions:
+        reactions.show(question(None), "received")
+        reactions.show(question("m2"), "received")
+        await adapter.watch.until(lambda: adapter.marks)
+    assert adapter.marks == [("m2", "received")]
+
+
+@pytest.mark.parametrize("trouble", ["hang", "break"])
+async def test_a_failing_reaction_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The next one of the same chat is shown."""
+    monkeypatch.setattr("gateway.pipeline.notices.REACTION_TIMEOUT_S", 0.01)
+    adapter = Moody()
+    async with at_work(adapter) as reactions:
+        reactions.show(question(trouble), "received")
+        reactions.show(question("m1"), "received")
+        await adapter.watch.until(lambda: adapter.marks)
+    assert adapter.marks == [("m1", "received")]
+
+
+async def test_a_slow_chat_holds_up_no_other() -> None:
+    """As many chats hang as reactions may be on their way, less one."""
+    adapter = Moody()
+    async with at_work(adapter) as reactions:
+        for number in range(AT_ONCE - 1):
+            reactions.show(question("hang", f"slow{number}"), "received")
+            reactions.show(question("hang", f"slow{number}"), "received")
+        for number in range(9):
+            reactions.show(question(f"m{number}", "c1"), "received")
+        await adapter.watch.until(lambda: len(adapter.marks) == 9)
+    assert adapter.marks == [(f"m{number}", "received") for number in range(9)]
+
+
+async def test_too_many_are_dropped() -> None:
+    """Of one chat, and of all together; what a platform is too slow for does not pile up."""
+    adapter = RecordingAdapter()
+    reactions = ReactionQueue({ACCOUNT: adapter})
+    with capture_logs() as dropped:
+        for number in range(WAITING_IN_CHAT + 3):
+            reactions.show(question(str(number)), "received")
+        for number in range(WAITING + 5):
+            reactions.show(question("m", f"c{number}"), "received")
+    assert [line["event"] for line in dropped] == ["reaction_dropped"] * (3 + 6)
