@@ -65,7 +65,7 @@ class GatewayIntake:
         renderers: Mapping[tuple[str, str], Renderer],
         wakeups: Wakeups,
         traffic: Traffic,
-        accounts: AccountLeases | None = None,
+        accounts: AccountLeases,
     ) -> None:
         self._accounts = accounts
         self._database = database
@@ -209,7 +209,7 @@ class GatewayIntake:
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
         """Return the fences for these cursors; none if one process is alone, or without cursors."""
-        if self._accounts is None or self._accounts.is_alone:
+        if self._accounts.is_alone:
             return []
         # "platform:account", and behind that what distinguishes several sources of it.
         sources = {tuple(cursor.source.split(":", 2)[:2]) for cursor in cursors}

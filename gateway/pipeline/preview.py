@@ -256,7 +256,7 @@ class LiveAnswer:
 
     Args:
         question: What is answered, and where the answer will appear.
-        lines: What is shown of the tools; None for nothing.
+        lines: Shown above the text.
     """
 
     def __init__(
@@ -264,8 +264,7 @@ class LiveAnswer:
         adapter: Adapter,
         question: MessageRef,
         message: PreviewMessage,
-        *,
-        lines: ToolLines | None = None,
+        lines: ToolLines,
     ) -> None:
         self._adapter = adapter
         self._question = question
@@ -292,14 +291,13 @@ class LiveAnswer:
 
     def worked(self, call: ToolCall, status: CallState) -> None:
         """Show the result of a call."""
-        if self._lines is not None:
-            self._lines.set(call, status)
-            self._changed.set()
+        self._lines.set(call, status)
+        self._changed.set()
 
     @property
     def status(self) -> str:
         """The lines of the tools, as markdown; "" for none."""
-        return self._lines.text if self._lines is not None else ""
+        return self._lines.text
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
@@ -406,7 +404,7 @@ class TurnChat:
             nonce=turn.preview_nonce,
         )
         lines = ToolLines(parts.mind.agent.approval.redactor.text)
-        live = LiveAnswer(adapter, turn.question, message, lines=lines)
+        live = LiveAnswer(adapter, turn.question, message, lines)
         return cls(turn, adapter, shared.database, shared.wakeups, live)
 
     async def parts(self, kind: str, text: str) -> list[OutboxPart]:

@@ -14,6 +14,7 @@ from gateway.access.policy import Access
 from gateway.commands.registry import StatusFacts
 from gateway.pipeline.admission import IntakeRules
 from gateway.pipeline.intake import GatewayIntake
+from gateway.replicas.replica import AccountLeases
 from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.signals import Wakeups
 from gateway.storage import schema
@@ -34,7 +35,8 @@ RULES = IntakeRules(
 
 @pytest.fixture
 def gateway_intake(database: Database) -> GatewayIntake:
-    return GatewayIntake(database, RULES, {("discord", "default"): render}, Wakeups(), Traffic())
+    renderers, alone = {("discord", "default"): render}, AccountLeases(is_alone=True)
+    return GatewayIntake(database, RULES, renderers, Wakeups(), Traffic(), alone)
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
     """Whatever the moment: the end of a turn is noticed at once and not after five seconds."""
     for pauses in range(6):
         adapter = RecordingAdapter(preview_interval_s=0)
-        live = LiveAnswer(adapter, HERE, message_on(adapter))
+        live = LiveAnswer(adapter, HERE, message_on(adapter), ToolLines(str))
         async with asyncio.timeout(4), live.shown():
             live.push("text")
             for _ in range(pauses):
@@ -220,7 +220,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
 async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
     """A further attempt shows its text in the same preview."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, message_on(adapter))
+    live = LiveAnswer(adapter, HERE, message_on(adapter), ToolLines(str))
     async with live.shown():
         live.push("first")
         await adapter.watch.until(lambda: len(adapter.previews) == 1)
@@ -233,7 +233,7 @@ async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
 async def test_an_error_comes_out_as_itself() -> None:
     """The caller tells errors apart by their class."""
     adapter = RecordingAdapter()
-    live = LiveAnswer(adapter, HERE, message_on(adapter))
+    live = LiveAnswer(adapter, HERE, message_on(adapter), ToolLines(str))
     with pytest.raises(LookupError, match="as it is"):
         async with live.shown():
             raise LookupError("as it is")
@@ -355,7 +355,7 @@ async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("gateway.pipeline.preview.SHOW_AGAIN_S", 0.01)
     adapter = RecordingAdapter(preview_interval_s=0)
     lines = ToolLines(str)
-    live = LiveAnswer(adapter, HERE, message_on(adapter), lines=lines)
+    live = LiveAnswer(adapter, HERE, message_on(adapter), lines)
     async with live.shown():
         live.working(tool_call("terminal", {"command": "pytest -q"}))
         await adapter.watch.until(lambda: len(adapter.previews) == 3)
@@ -365,7 +365,7 @@ async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_the_answer_grows_below_the_tools() -> None:
     """What was said before a call does not stay."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, message_on(adapter), lines=ToolLines(str))
+    live = LiveAnswer(adapter, HERE, message_on(adapter), ToolLines(str))
     call = tool_call("terminal", {"command": "pytest -q"})
     async with live.shown():
         live.push("Let me see.")
