@@ -286,13 +286,13 @@ async def serving(
 ) -> AsyncIterator[tuple[int, Sequence[Checked]]]:
     """Run all parts; the body begins once messages are accepted, and its end waits for `stop`.
 
-    Then: intake off, turns finish (not if `force` is set), what is committed is delivered.
+    Then: intake off, turns finish (not if `force` is set), committed answers are delivered.
 
     Args:
         journal: See `parts_of`.
 
     Yields:
-        The HTTP server's port, and what the platforms say of their tokens.
+        The HTTP server's port, and the state of the platforms' tokens.
     """
     supervised = gateway.platforms.supervised
     port = await gateway.server.start()

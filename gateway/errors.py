@@ -26,7 +26,7 @@ class SettingsError(GatewayError):
 
 
 class StorageError(GatewayError, AttemptEnds):
-    """The database did not do what was asked; a turn that meets it is left to a later attempt."""
+    """A failure of the database; a turn that meets it is tried again later."""
 
 
 class StorageUnavailable(StorageError):

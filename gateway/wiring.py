@@ -139,7 +139,7 @@ def build_agent(
 
 
 def _offered(settings: Settings) -> ToolSettings:
-    """Return the settings of the tools, without `skill_view` if there is no skill."""
+    """Return the settings of the tools, without `skill_view` if there are no skills."""
     enabled = settings.tools.enabled
     try:
         has_skills = bool(SkillShelf(settings.home / SKILLS).names())
@@ -155,7 +155,7 @@ def _offered(settings: Settings) -> ToolSettings:
 def build_context(
     settings: Settings, agent: Agent, writers: Sequence[Configured] | None = None
 ) -> ContextParts:
-    """Return what keeps views within the window: limits, the chosen engine, the summary models.
+    """Build the parts that keep views within the window: limits, engine, summary models.
 
     Args:
         writers: Of `build_writers`; None to build them.
@@ -444,7 +444,7 @@ def tried(settings: Settings) -> tuple[list[str], list[MutableMapping[str, Any]]
 
 
 def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
-    """Build what a start builds of its settings, without network calls; not within a loop.
+    """Build the parts of a start, without network calls; not within a loop.
 
     Raises:
         SettingsError: A gateway would not start with these.

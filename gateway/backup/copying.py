@@ -187,7 +187,7 @@ def encodable(path: str | Path) -> str:
 def _file(source: Path, copy: Path, guard: RoomGuard) -> dict[str, Any]:
     """Copy a file with its times, for its owner alone; return the facts of the copy.
 
-    What is appended meanwhile is left out: it may come faster than it is copied.
+    Bytes appended meanwhile are left out: they may come faster than they are copied.
 
     Raises:
         FileNotFoundError: It is not a regular file any more.

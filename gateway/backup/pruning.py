@@ -29,7 +29,7 @@ PAUSE_S = 0.005
 
 
 def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> dict[str, Pruned]:
-    """Return how much of each limited class would be erased; nothing is changed."""
+    """Count what pruning would erase of each limited class."""
     counted = {"raw": retention.count_raw(conn, raw_days * DAY_S)}
     for name, days in _swept(settings):
         total = Pruned()
@@ -77,7 +77,7 @@ class Pruner:
         self.settings, self.raw_days = settings, raw_days
 
     async def prune(self) -> dict[str, Pruned]:
-        """Erase what is too old now; return how much was erased of each limited class."""
+        """Erase old data now; return the erased amount of each limited class."""
         settings = self.settings
         gone = {"raw": await self._summed(self._raw())}
         for name, days in _swept(settings):

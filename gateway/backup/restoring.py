@@ -46,7 +46,7 @@ _OWN_ADDRESSES = frozenset({"public_url", "webhook_url"})
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a restore will do.
+    """Plan of a restore.
 
     Attributes:
         database: The file to write, or the server with an empty database.
@@ -116,7 +116,9 @@ def plan_of(
         if maintenance.holds_anything(server) and not _is_in(server, mark):
             text = "the database that storage.url names is not empty: name another one"
             if mark is not None:
-                text += ", or make it anew (a restore into it was cut off, and may have filled it)"
+                text += (
+                    ", or create it again (a restore was cut off and may have filled it)"
+                )
             raise GatewayError(text)
         return Plan(found, home, server, workspaces)
     database = _place(found, "database_at", home, outside)

@@ -1,1 +1,1 @@
-"""What the gateway serves over HTTP and over its Unix socket."""
+"""The gateway's HTTP server and its Unix socket."""

@@ -215,7 +215,7 @@ class Sink:
                     log.warning("log_lines_lost", output=output.name, lines=lost)
 
     def close(self) -> None:
-        """Report what was left out last."""
+        """Report the lines left out since the last report."""
         with self.lock:
             for floods in (self.floods, self.refusals):
                 _tell_floods(floods, math.inf)

@@ -79,7 +79,7 @@ class IntakeRules:
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """What is known of a message; what cannot matter for it is not read, and has its default.
+    """The facts about a message; those that cannot matter for it are not read.
 
     Attributes:
         said: The message as a command.
@@ -87,7 +87,7 @@ class MessageFacts:
         place: Its conversation, locked, or that of the question it replies to; None for a new one.
         known: It was admitted before.
         rule: Of its group; None in a direct chat.
-        in_thread: The bot has a conversation in the thread where it was written.
+        in_thread: The bot has a conversation in its thread.
         full: The limits that have no room for it.
         code: As the first owner's code; None if it is not a code.
         may_ask: Its sender, a stranger, gets a code now.
@@ -269,7 +269,7 @@ class Admitted:
 
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
-        marks: Messages that nobody will answer any more, or that are answers themselves.
+        marks: Messages that will get no answer, or that are answers themselves.
         stops: Whether the running turn of its conversation ends.
     """
 
@@ -289,7 +289,7 @@ class Admissions:
     pairing: Pairing
 
     def admit(self, conn: Connection, message: InboundMessage) -> Admitted:
-        """Decide about one message, and enter what is to be kept of it."""
+        """Decide about one message, and apply the decision."""
         return self.apply(conn, decide(message, self.facts(conn, message)))
 
     def facts(self, conn: Connection, message: InboundMessage) -> MessageFacts:
@@ -333,7 +333,7 @@ class Admissions:
     ) -> MessageFacts:
         said, place = facts.said, facts.place
         if said.command is not None and said.command.route is REPLY:
-            # It counts where its question was asked; its sender may have no conversation there.
+            # It belongs to the conversation of its question, which may not be the sender's.
             if there := approvals.asked_in(conn, message, said.argument):
                 place = conversations.locked(conn, there)
             return replace(facts, place=place)
@@ -436,7 +436,7 @@ class Admissions:
             marks = tuple((ref, failed) for ref in result.dropped)
             done = Admission("command", *entry)
             return Admitted(done, result.wake, result.happened, marks, stops=result.stops)
-        # A press is answered by the adapter, with what the admission says.
+        # The adapter answers a press with the admission.
         if not message.pressed:
             key = f"reply:{here}:{seq}{f':{TAKEN}' if result.settled else ''}"
             self._reply(conn, message, entry, text, key)
@@ -498,7 +498,7 @@ class Admissions:
         if command is None and not place.title:
             conversations.set_title(conn, place.id, _title(decision))
         if self.rules.queue.mode == "interrupt" or (begins_anew and place.waits):
-            # A new beginning waits for nobody: what is said behind it would count as the answer.
+            # A new beginning must not wait: later messages would count as the answer.
             turn_journal.cancel_running(conn, place.id)
         if place.waits and (waiting := questions.pending(conn, place.id)):
             # Said once for each inquiry: the key is the same.
@@ -506,7 +506,7 @@ class Admissions:
             is_told = self._reply(conn, message, here, text, key)
             return Admitted(Admission("queued", *here, silent=not is_told), {place.id})
         if place.waits:
-            # Not any more: what it waited for was withdrawn just now.
+            # Its question was withdrawn just now.
             conversations.make_ready(conn, place.id)
         return Admitted(Admission("queued", *here), wake)
 
@@ -552,7 +552,7 @@ class Admissions:
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
             inbox.set_aside(conn, [kept], message.address.chat)
         if decision.facts.may_ask:
-            # What a stranger wrote is not read, and is no title either.
+            # A stranger's text is not read, and is not a title either.
             wake = self.pairing.ask(conn, message, place or self._new(conn, message, ""))
         elif message.chat_kind != "dm":
             wake = self.pairing.point_to_door(conn, message)

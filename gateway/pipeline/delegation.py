@@ -41,14 +41,14 @@ NOT_FOR_CHILDREN = frozenset((
     "skill_manage",
     "todo",
 ))
-"""A child asks nobody, has no children, keeps no notes and shows nothing."""
+"""A child asks no questions, has no children, keeps no notes and shows nothing."""
 MAX_ITERATIONS = 30
 MAX_TOKENS = 400_000
 MAX_S = 600.0
 """Limits of one child, in calls, tokens and seconds; its parent waits for it. Budgets limit money.
 """
 WORK_SHARE = 0.85
-"""Of a child's time; what is left is for saying what was done."""
+"""Of a child's time; the rest is for reporting what was done."""
 MOST_ATTEMPTS = 2
 """A child fails after this many attempts that the end of the process cut off without a new step.
 One less than the default of `queue.max_attempts`, so that its parent does not fail with it. If the
@@ -134,7 +134,7 @@ class _Child:
         self.text = ""
 
     async def run(self) -> Delegated:
-        """Bring the child to its end, whatever happens to it; return what it hands over."""
+        """Bring the child to its end; return its result."""
         log.info("delegate_started", attempt=self.journal.turn.attempt)
         write = self.parts.shared.database.write
         try:
@@ -178,7 +178,7 @@ class _Child:
         result = await self._within(WORK_SHARE * MAX_S, run_turn)
         if result is not None:
             return result
-        # A provider bills what it has written of a call that is broken off.
+        # A provider bills the written part of a call that is cut off.
         lost, write = await self._cut_off(), self.parts.shared.database.write
         await self.journal.book([lost] if lost else [])
         self.journal.turn = await write(delegates.cut_short, self.journal.turn)
@@ -200,7 +200,7 @@ class _Child:
         """Return the child's tool context: its own transcript, its parent's directory."""
         turn, parent = self.journal.turn, self.parent
         own = await self.parts.toolkit().for_turn(turn, planner.engine, self.agent.tools)
-        # What a child has read its parent reads in its report, and the other way round in its task.
+        # Parent and child read from each other, in the task and in the report.
         read, hooks = parent.rights.read, parent.services.hooks
         read.origins |= own.rights.read.origins
         rights = replace(parent.rights, scope=own.scope, read=replace(read))

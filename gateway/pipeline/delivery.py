@@ -59,7 +59,7 @@ LONGEST_PAUSE_S = 5.0
 """Longest pause before buttons are tried again; beyond it they stay."""
 WITHDRAWAL_S = 10.0
 MOST_TRIES_AT_BUTTONS = 3
-"""Then the buttons of a question stay where they are: a press of one says that it is over."""
+"""Then the buttons of a question stay; a press says that it is over."""
 MOST_FAILURES = 5
 """Attempts at a row whose sending raises what no adapter should raise."""
 
@@ -71,7 +71,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Burial:
-    """What a burial has done: dead letters made, and conversations that have something to send."""
+    """Dead letters made, and conversations with a notice to send."""
 
     letters: int
     told: frozenset[int]
@@ -79,12 +79,12 @@ class Burial:
 
 @dataclass(frozen=True, slots=True)
 class Burials:
-    """Makes dead letters and tells their chats and owners; part of the caller's transaction."""
+    """Makes dead letters and notifies chats and owners; part of the caller's transaction."""
 
     owners: Owners
 
     def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
-        """Give a row up, and with an expired one what has waited as long behind it.
+        """Bury a row, and with an expired one the rows behind it that waited as long.
 
         A row that was dropped, erased or taken by another replica meanwhile brings no notice.
         """
@@ -101,7 +101,7 @@ class Burials:
         return Burial(1 + more, told)
 
     def bury_behind(self, conn: Connection, due: Due, reason: str) -> Burial:
-        """Give up what has waited too long behind a notice, which itself stays."""
+        """Bury rows that waited too long behind a notice, which itself stays."""
         letters = sending.bury_older(conn, due, RETRY_FOR_S, reason)
         told = self._tell(conn, due, reason, "expired", is_first=False) if letters else frozenset()
         return Burial(letters, told)
@@ -112,7 +112,7 @@ class Burials:
         """Notify chat and owners; return the conversations with a new notice."""
         place = conversations.get(conn, due.message.conversation)
         told = set()
-        # The chat is told that something is missing, unless it is about to be told that already.
+        # The chat is told of the gap, unless such a notice still waits.
         if not outbox.is_waiting(conn, place.id, f"{DEAD_NOTICE}{place.id}:"):
             # The head makes it another key if a dead letter was retried and fails once more.
             key = f"{DEAD_NOTICE}{place.id}:{due.message.seq}:{place.outbox_head}"
@@ -134,8 +134,7 @@ class Burials:
         text = notices.dead_letter_text(account, letter, reason, cause)
         told = set()
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
-            # An owner's own chat is told by `_tell`, and a notice that still waits says it
-            # already.
+            # `_tell` notified the chat itself; another notice may still wait.
             is_told = chat.id == place.id or outbox.is_waiting(conn, chat.id, key)
             if not is_told and self.owners.say(conn, chat, f"{key}{day}:{chat.id}", text):
                 told.add(chat.id)
@@ -484,7 +483,7 @@ def backoff_s(failures: int) -> float:
 
 
 def least_failures(retry_for_s: float) -> int:
-    """Return how many tries with their back-offs take LEAST_WAITED of the time; at least 1."""
+    """Return the number of tries whose back-offs take LEAST_WAITED of the time; at least 1."""
     failures, waited_s = 1, 1.0
     while waited_s < LEAST_WAITED * retry_for_s:
         waited_s += min(2.0 ** min(failures, 10), LONGEST_DELAY_S)

@@ -130,7 +130,7 @@ class GatewayIntake:
         began = time.time()
         cleaned = [_cleaned(message) for message in _those(InboundMessage, pieces)]
         admitted = await self._database.write(self._admit_all, cleaned, pieces, fences)
-        # Hints and log lines come after the commit: whoever hears a hint reads the rows.
+        # Hints and log lines come after the commit: listeners read the rows.
         for message, done in zip(cleaned, admitted, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
             _note(message, done.admission, began)

@@ -39,7 +39,7 @@ from gateway.storage.queue.outbox import parts_of
 log = structlog.get_logger()
 
 Take = Callable[[Connection], Held | None]
-"""Gets hold of a conversation: looks at what is leased, or claims it; see `leases`."""
+"""Takes a conversation, by its lease or by a claim; see `leases`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ class NextStep:
     """What a conversation does next.
 
     Attributes:
-        lease: The right to work on it, which was given back if there is no turn.
+        lease: Released if there is no turn.
         turn: None if nothing can be answered yet.
         carried_out: The commands before it, which have been replied to.
         goes_on: The turn had begun before.
-        stuck: There is no turn although work is ready, which no other claim would change.
+        stuck: Work is ready without a turn to begin, and would be at any other claim.
     """
 
     lease: Lease

@@ -139,7 +139,7 @@ def _explained(failure: ModelError | None) -> str:
         )
     elif isinstance(failure, BadRequest):
         why = "the provider refuses the request. Send /retry to try again"
-    # Before its base class: the key is good, so another thing is to be done.
+    # Before its base class: the key is good, so the remedy differs.
     elif isinstance(failure, CreditUsedUp):
         why = (
             "the account at the model provider has no credit left. The operator needs to add credit"
@@ -216,7 +216,7 @@ class ReactionQueue:
             self._accounts[question.address.platform, question.address.account].take(question, mark)
 
     async def run(self) -> None:
-        """Show what is asked for, until cancelled."""
+        """Show the reactions until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for account in self._accounts.values():
                 for _ in range(AT_ONCE):

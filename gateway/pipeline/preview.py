@@ -63,7 +63,7 @@ HINT_CHARS = 60
 _NAME_CHARS = 64
 _MAX_ARGUMENTS_CHARS = 100_000
 _READ_CHARS = 2_000
-# The first of these that is there tells best what a call is about.
+# The first of these arguments describes a call best.
 _TELLING = ("command", "path", "url", "query", "pattern", "task", "question", "expression", "name")
 _MARKS = {"running": "🔧", "ok": "✓", "partial": "✓", "waiting": "⏸"}
 _FAILED = "⚠️"
@@ -80,7 +80,7 @@ CallState = ToolStatus | Literal["running", "waiting"]
 
 
 class ToolLines:
-    """The calls of a turn, as they are shown; `redact` takes what is secret out of a text."""
+    """The shown lines of a turn's calls; `redact` masks secrets."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
@@ -124,7 +124,7 @@ def _hint(raw: str, redact: Callable[[str], str]) -> str:
     if not isinstance(found, str):
         return ""
     text = masked_assignments(redact(found[:_READ_CHARS]))
-    # On one line, without what is invisible and without the end of a code span.
+    # On one line, without invisible characters and the end of a code span.
     seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text)
     text = " ".join(seen.replace("`", "'").split())
     return text if len(text) <= HINT_CHARS else text[: HINT_CHARS - 1].rstrip() + "…"
@@ -132,7 +132,7 @@ def _hint(raw: str, redact: Callable[[str], str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreviewRows:
-    """What is stored about one turn's preview."""
+    """The stored state of one turn's preview."""
 
     database: Database
     turn: Turn
@@ -162,7 +162,7 @@ class PreviewMessage(PreviewIntent):
 
     Attributes:
         ref: The platform's id of the message; None if there is none.
-        is_lost: It may be in the chat, and the platform cannot say where.
+        is_lost: It may be in the chat, but the platform cannot tell.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class LiveAnswer:
         self._adapter = adapter
         self._question = question
         self._lines = lines
-        # Where sends are idempotent a preview is no message, and its place follows no order.
+        # With idempotent sends a preview is not a message, so it has no place in their order.
         self._begun = message.ref is not None or adapter.idempotent_sends
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()

@@ -51,7 +51,7 @@ TELL_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TurnToCommit:
-    """What is committed at the end of a turn; `text` is for its chat, of that `kind`."""
+    """The end of a turn to commit; `text` is for its chat, of that `kind`."""
 
     text: str
     end: TurnEnd
@@ -112,7 +112,7 @@ class TurnRunner:
                 await self._suspend(turn, chat)
                 log.info("turn_suspended", attempt=turn.attempt, reason=str(waiting))
                 return False
-        # After the commit: hints, the log line and the plugins speak of what is stored.
+        # After the commit: hints, the log line and the plugins are about stored rows.
         chat.ended("failed" if done.end.outcome in turn_journal.NO_ANSWER else "answered")
         _log_finished(turn, done.end, totals, started)
         if turn.command is None and (recall := shared.beside.recall) is not None:

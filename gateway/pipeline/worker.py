@@ -69,7 +69,7 @@ class TurnKit:
 
 
 class Worker:
-    """Runs the turns of this replica; when that is registered anew, `drop` is called."""
+    """Runs the turns of this replica; `drop` is called when that gets another id."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Worker:
             log.warning("claim_failed", error=str(exc))
             return
         for lease in claimed:
-            # A claim returns all that this replica owns, also what is being served already.
+            # A claim returns all conversations of this replica, also those served already.
             service = self._serving.get(lease.conversation)
             if service is None or service.epoch not in {None, lease.epoch}:
                 self._spawn(tasks, Service(lease.conversation, lease, lease.epoch))
@@ -301,7 +301,7 @@ class Worker:
 
     async def _begin(self, service: "Service", kit: TurnKit) -> Turn | None:
         """Begin the next turn, if any; the first one together with the claim."""
-        # What it was hinted at before is in the rows.
+        # Earlier hints are about rows that are read now.
         service.hinted = False
         here = service.conversation
         counts = here not in self._uncounted
@@ -476,7 +476,7 @@ class Slots:
             await self._trial.acquire()
             with ExitStack() as trial:
                 trial.callback(self._trial.release)
-                # What it does after that is not held against it: the next one may begin.
+                # After that time it is cleared: the next one may begin.
                 timer = asyncio.get_running_loop().call_later(lasts_s, trial.close)
                 trial.callback(timer.cancel)
                 self._tried += 1

@@ -77,7 +77,7 @@ class Source:
     """Where settings are read.
 
     Attributes:
-        loaded: What was read last and is in use, but for what waits for a restart.
+        loaded: Read last and in use, but for settings that wait for a restart.
         read: Reads all of it again; raises SettingsError.
         stamp: Of the file, when it was last read; None to read it again.
     """

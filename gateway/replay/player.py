@@ -264,7 +264,7 @@ def _bills(results: Sequence[Replayed], facts: ModelFacts) -> Table:
 def _bill_cells(bill: Bill, facts: ModelFacts) -> tuple[str, ...]:
     usage, prices = bill.tally.billed, facts.prices
     written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
-    # Without prices there is no ratio of them.
+    # Without prices the ratio is one of tokens.
     ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
     counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
     return (

@@ -40,7 +40,7 @@ END_OF_RECORDING = "[end of the recording]"
 
 
 class BadRecording(ValueError):
-    """A file is in none of the formats; the text names file, item and what is wrong."""
+    """A file is in none of the formats; the text names file, item and mistake."""
 
 
 @dataclass(frozen=True, slots=True)

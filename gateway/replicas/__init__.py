@@ -1,1 +1,1 @@
-"""What this process is among others: its place, its leases, what the others do."""
+"""This process as one of several: its leases, and its exchange with the others."""

@@ -218,7 +218,7 @@ class Replica:
 
 
 def tell_of(inherited: Inheritance) -> None:
-    """Log what was taken over from a dead replica, if anything."""
+    """Log the conversations taken over from a dead replica, if any."""
     if inherited.conversations:
         log.info(
             "conversations_reclaimed",

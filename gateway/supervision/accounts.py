@@ -350,7 +350,7 @@ class UnbuiltAdapter:
     """`adapters.base.Adapter` of an account whose own could not be made: its answers wait.
 
     Args:
-        reason: What the operator must change.
+        reason: For the operator.
     """
 
     idempotent_sends: bool = False

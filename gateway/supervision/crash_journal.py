@@ -190,7 +190,7 @@ class CrashJournal:
         if (ending := self.ending) is None:
             return
         level = logging.INFO if ending.is_clean else logging.WARNING
-        if log.is_enabled_for(level):  # Else the next start tells it, as behind `parley ask`.
+        if log.is_enabled_for(level):  # Else the next start does, as after `parley ask`.
             self.ending = None
             log.log(
                 level,
@@ -247,7 +247,7 @@ class CrashJournal:
         if self._has_restarted(life):
             return "machine_restarted"
         group, kills = self.machine.own_oom_kills()
-        # The counter of another group says nothing: a container that is made anew has a new one.
+        # A container created again has another group, with a counter of its own.
         if group is not None and group == life.group and kills > life.group_oom_kills:
             return "out_of_memory"
         return "stop_cut_off" if life.asked else "killed"

@@ -114,7 +114,7 @@ class Pulse:
             self._end()
 
     async def look(self, within_s: float) -> str:
-        """Return what makes no progress; empty if everything does."""
+        """Name the part without progress; empty if all have some."""
         try:
             async with asyncio.timeout(within_s):
                 # A refusal is an answer; `/readyz` reports it.
