@@ -116,9 +116,7 @@ def plan_of(
         if maintenance.holds_anything(server) and not _is_in(server, mark):
             text = "the database that storage.url names is not empty: name another one"
             if mark is not None:
-                text += (
-                    ", or create it again (a restore was cut off and may have filled it)"
-                )
+                text += ", or create it again (a restore was cut off and may have filled it)"
             raise GatewayError(text)
         return Plan(found, home, server, workspaces)
     database = _place(found, "database_at", home, outside)

@@ -97,24 +97,23 @@ class KeptLine(NamedTuple):
 
 
 class RecentLines:
-    """The newest lines of this process; bounded, and written to from any thread."""
+    """The newest lines of this process, bounded, from any thread.
+
+    Attributes:
+        count: Number of the newest line.
+    """
 
     def __init__(self) -> None:
         self._kept: deque[KeptLine] = deque()
         self._bytes = 0
-        self._count = 0
+        self.count = 0
         self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """The number of the newest line."""
-        return self._count
 
     def add(self, line: bytes) -> None:
         """Keep a line; the oldest ones make room for it."""
         with self._lock:
-            self._count += 1
-            self._kept.append(KeptLine(self._count, line))
+            self.count += 1
+            self._kept.append(KeptLine(self.count, line))
             self._bytes += len(line)
             while len(self._kept) > MOST_LINES or self._bytes > MOST_BYTES:
                 self._bytes -= len(self._kept.popleft().line)
@@ -122,7 +121,7 @@ class RecentLines:
     def since(self, number: int) -> list[KeptLine]:
         """Return the lines after a number that are still kept, in order."""
         with self._lock:
-            behind = min(max(self._count - number, 0), len(self._kept))
+            behind = min(max(self.count - number, 0), len(self._kept))
             return list(islice(self._kept, len(self._kept) - behind, None))
 
 

@@ -268,7 +268,7 @@ class LiveAnswer:
     ) -> None:
         self._adapter = adapter
         self._question = question
-        self._lines = lines
+        self.lines = lines
         # With idempotent sends a preview is not a message, so it has no place in their order.
         self._begun = message.ref is not None or adapter.idempotent_sends
         self._changed = asyncio.Event()
@@ -291,13 +291,8 @@ class LiveAnswer:
 
     def worked(self, call: ToolCall, status: CallState) -> None:
         """Show the result of a call."""
-        self._lines.set(call, status)
+        self.lines.set(call, status)
         self._changed.set()
-
-    @property
-    def status(self) -> str:
-        """The lines of the tools, as markdown; "" for none."""
-        return self._lines.text
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
@@ -341,7 +336,7 @@ class LiveAnswer:
                 self._begun = self._begun or await self.message.rows.all_sent()
                 if not (self._begun and await self.message.is_known()):
                     continue
-                status = self.status
+                status = self.lines.text
                 text = "\n\n".join(part for part in (status, self.text) if part)
                 # Lines of tools change above the answer: then it does not only grow.
                 ref = await self._adapter.preview(
@@ -356,14 +351,14 @@ class LiveAnswer:
         """
         while not self._ended.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(SHOW_AGAIN_S if self.status else None):
+                async with asyncio.timeout(SHOW_AGAIN_S if self.lines.text else None):
                     await self._changed.wait()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._adapter.preview_interval_s):
                     await self._ended.wait()
                     break
             self._changed.clear()
-            if self.text or self.status:
+            if self.text or self.lines.text:
                 return True
         return False
 

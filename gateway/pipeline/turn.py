@@ -129,7 +129,7 @@ class TurnRunner:
         own = await database.read(transcript.of_turn, conversation, turn.id)
         said = [text_of(each) for each in own if each["role"] == "assistant"]
         text = next((text for text in reversed(said) if text.strip()), "")
-        shown = "\n\n".join(part for part in (text, chat.live.status) if part)
+        shown = "\n\n".join(part for part in (text, chat.live.lines.text) if part)
         # A turn continues once all questions are answered, so two waits never end in the same one.
         asked = await database.read(questions.newest, conversation)
         await chat.live.message.settle()

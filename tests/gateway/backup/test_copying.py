@@ -122,7 +122,8 @@ def test_a_restore_that_is_killed_with_pg_restore_says_what_to_do(
         patched.setattr(copying, "restore_dump", killed)
         with pytest.raises(Killed):
             restore(plan)
-    with pytest.raises(GatewayError, match=r"name another one, or create it again .a restore was cut off"):
+    told = "name another one, or create it again .a restore was cut off"
+    with pytest.raises(GatewayError, match=told):
         plan_of(made, again, empty)
     restore(plan_of(made, again, other))
     assert rows_of(other.url.get_secret_value()) == rows_of(url)
