@@ -189,15 +189,22 @@ class Server:
             description=served.description,
             effect=served.effect,
             arguments=served.schema,
-            run=partial(self._call, served.server_name),
+            run=partial(self._run, served.server_name),
             timeout_s=self._settings.timeout_s,
             restricted=True,
         )
 
-    async def _call(self, tool: str, context: ToolContext, arguments: dict[str, Any]) -> str:
-        """Have the server run a tool; a cancellation is passed on to it."""
+    async def _run(self, tool: str, context: ToolContext, arguments: dict[str, Any]) -> str:
         # Errors are a server's words as well.
         context.rights.read.note("server", self.name)
+        return await self.call(tool, arguments)
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> str:
+        """Have the server run a tool; a cancellation is passed on to it.
+
+        Raises:
+            ToolError: The server's error, or it is not connected.
+        """
         client = self._client
         if client is None:
             why = f"the MCP server {self.name} is not connected now; try again later"
