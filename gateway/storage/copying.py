@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, Table, Text, collate, delete, func, inspect, select, text
 
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
-from gateway.storage import maintenance, migrations, postgres
+from gateway.storage import maintenance, migrations, postgres, presence
 from gateway.storage.database import DatabaseServer
 from gateway.storage.migrations import schema_revision
 from gateway.storage.postgres import driver_of, text_of
@@ -120,7 +120,7 @@ def _alone(server: DatabaseServer) -> Connection:
         conn.exec_driver_sql("SET statement_timeout = 0")
         conn.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
         alone = "SELECT pg_try_advisory_lock(%s)"
-        is_alone = conn.exec_driver_sql(alone, (postgres.USED_LOCK,)).scalar_one()
+        is_alone = conn.exec_driver_sql(alone, (presence.USED_LOCK,)).scalar_one()
     if not is_alone:
         conn.close()
         raise DatabaseLocked(

@@ -51,8 +51,6 @@ KEPT_ALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_kee
 """Of the server's end: the sessions of a replica whose host is gone end after a minute."""
 SILENCE_S = 5.0
 """How much longer than its own limit a server may take to report that a statement reached it."""
-USED_LOCK = 0x5061726C_75736564
-"""Held, shared, by all replicas; a copy takes it alone, to have the database for itself."""
 ENCODING = "UTF8"
 _REPLACEMENT = "\ufffd"
 _NUL = "\0"

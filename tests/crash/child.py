@@ -91,8 +91,6 @@ from gateway.findings.watch import AlertWatch
 from gateway.http.server import ChatHistory
 from gateway.pipeline import delegation, next_turn, worker
 from gateway.pipeline.next_turn import burst
-from gateway.replicas import shared_replica
-from gateway.replicas.shared_replica import Presence
 from gateway.settings.tree import (
     AccessSettings,
     AlertSettings,
@@ -100,9 +98,10 @@ from gateway.settings.tree import (
     Settings,
     StorageSettings,
 )
-from gateway.storage import migrations, postgres
+from gateway.storage import migrations, postgres, presence
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.sqlite_file import connected
@@ -185,7 +184,7 @@ def shorten_leases(lease_s: float) -> None:
     for limit, ms in postgres.TIMEOUTS_MS.items():
         # Not so short that a busy machine takes as long between two statements.
         postgres.TIMEOUTS_MS[limit] = max(round(ms * share), 500)
-    replace_in(shared_replica, LOCKS_IN_MS=round(shared_replica.LOCKS_IN_MS * share))
+    replace_in(presence, LOCKS_IN_MS=round(presence.LOCKS_IN_MS * share))
     for name, module in [*sys.modules.items()]:
         if name.startswith("gateway.") and hasattr(module, "LEASE_S"):
             replace_in(module, LEASE_S=lease_s)

@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gateway.storage import copying, postgres
+from gateway.storage import copying, postgres, presence
 from tests.support.postgres import server_at
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -46,7 +46,7 @@ def _wait_until_noticed(url: str) -> None:
     conn = postgres.connect(server_at(url))
     try:
         conn.exec_driver_sql("SET lock_timeout = 0")
-        conn.exec_driver_sql("SELECT pg_advisory_lock(%s)", (postgres.USED_LOCK,))
-        conn.exec_driver_sql("SELECT pg_advisory_unlock(%s)", (postgres.USED_LOCK,))
+        conn.exec_driver_sql("SELECT pg_advisory_lock(%s)", (presence.USED_LOCK,))
+        conn.exec_driver_sql("SELECT pg_advisory_unlock(%s)", (presence.USED_LOCK,))
     finally:
         conn.close()

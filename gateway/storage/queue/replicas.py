@@ -1,10 +1,10 @@
 """Replicas: the processes that work on one server of PostgreSQL, and what they tell each other.
 
 Each has a row with a time until which it counts as alive (`leases.register`, `heartbeat`), and
-holds a lock of its session with the database (gateway/replicas/shared_replica.py), which is free as
-soon as its process is gone. So the death of a process is seen at once, and that of a host, whose
-session the server may keep for long, by its row. `blame.take_over_from` takes what a dead one
-leaves behind. Only the database's clock counts.
+holds a lock of its session with the database (gateway/storage/presence.py), which is free as soon
+as its process is gone. So the death of a process is seen at once, and that of a host, whose session
+the server may keep for long, by its row. `blame.take_over_from` takes what a dead one leaves
+behind. Only the database's clock counts.
 
 A bot's updates are polled, or pushed over one connection, by one process at a time: the one with
 the lease (replica, epoch) of the account, or of its shard. Under it updates are admitted, and the

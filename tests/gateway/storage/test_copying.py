@@ -14,7 +14,7 @@ from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import copying, maintenance, migrations, postgres
 from gateway.storage.copying import TableDigest
 from gateway.storage.migrations import schema_revision
-from gateway.storage.postgres import USED_LOCK
+from gateway.storage.presence import USED_LOCK
 from gateway.storage.schema import REVISION, conversation, cursor, memory, message
 from gateway.storage.search import index, query
 from gateway.storage.sqlite_file import lock_database
