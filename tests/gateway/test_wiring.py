@@ -290,7 +290,7 @@ async def test_a_model_that_reads_for_the_memory_is_one_of_all(tmp_path: Path) -
         assert list(reader.models.models) == [model]
         assert model in mind.models
         assert model in gateway.reloading.parts.rotation.models
-        assert model in mind.standing[0]
+        assert model.label in mind.standing.configured
         assert "tiny" in gateway.intake.money().prices
         assert (await anew(chat)).readers == (model,)
 
