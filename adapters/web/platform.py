@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from adapters.registry import BUILT_IN, Platform, PlatformSection
 
+UserRole: TypeAlias = Literal["owner", "member", "guest"]
 Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
 
 
@@ -43,7 +44,7 @@ class OidcSettings(PlatformSection):
     client_id: str | None = None
     client_secret: SecretStr | None = None
     scopes: tuple[str, ...] = ("openid", "email", "profile")
-    allowed: Mapping[str, Literal["owner", "member", "guest"]] = Field(default={})
+    allowed: Mapping[str, UserRole] = Field(default={})
     session_hours: int = Field(default=24, ge=1, le=720)
 
     @property
@@ -109,7 +110,7 @@ class WebSettings(PlatformSection):
         return self.page(self.port).rstrip("/") + CALLBACK
 
     @property
-    def let_in(self) -> Mapping[str, Literal["owner", "member", "guest"]]:
+    def let_in(self) -> Mapping[str, UserRole]:
         """The users that the identity provider lets in, with their roles."""
         return self.oidc.allowed if self.auth == "oidc" else {}
 

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal
 
 import structlog
 from pydantic import SecretStr
@@ -37,6 +36,7 @@ from adapters.door import (
     network_of,
 )
 from adapters.registry import BUILT_IN, account_types, by_name
+from adapters.web.platform import UserRole
 from agent.messages import storable
 from gateway.access.oidc import SECRET_BYTES, Identity, Provider, WrongAnswer, entry_for
 from gateway.access.pairing import COMMAND_LINE
@@ -417,7 +417,7 @@ def new_link(
 def invite(
     conn: Connection,
     name: str,
-    role: Literal["owner", "member", "guest"],
+    role: UserRole,
     same_as: str | None = None,
     by: str = COMMAND_LINE,
     secret: str = "",

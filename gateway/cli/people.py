@@ -11,12 +11,13 @@ import webbrowser
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 import typer
 
 from adapters.door import OWNER
+from adapters.web.platform import UserRole
 from agent.messages import count
 from agent.settings import ToolSettings
 from agent.tools import policy
@@ -165,9 +166,7 @@ def shown(file: Path, link: str) -> bool:
 def web_invite(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Small letters, digits, - and _.")],
-    role: Annotated[
-        Literal["owner", "member", "guest"], typer.Option(help="What they may do.")
-    ] = "member",
+    role: Annotated[UserRole, typer.Option(help="What they may do.")] = "member",
     same_as: Annotated[
         str | None,
         typer.Option("--as", metavar="PLATFORM:ID", help="Who they are there; has that role."),

@@ -4,11 +4,12 @@ The same as `parley pair` and `parley web invite`; people in the settings stay. 
 of the transaction that admits the message (gateway/access/pairing.py).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import get_args
 
 from adapters.door import OWNER
 from adapters.registry import BUILT_IN
+from adapters.web.platform import UserRole
 from gateway.access import pairing, web_door
 from gateway.access.pairing import Decided, Happening, Kind, who
 from gateway.commands.registry import DIRECT_ONLY, IMMEDIATE, Command, CommandContext, CommandResult
@@ -35,11 +36,7 @@ This link signs **{name}** in to the web chat, once, within {life}:
 Whoever opens it first is {name}. Send it to nobody else, and delete it here once it is used."""
 SWITCHED_OFF = "The web chat is switched off (`web.enabled`)."
 DECISIONS = {"approve": pairing.approve, "deny": pairing.deny, "revoke": pairing.revoke}
-ROLES: Mapping[str, Literal["owner", "member", "guest"]] = {
-    "owner": "owner",
-    "member": "member",
-    "guest": "guest",
-}
+ROLES: tuple[UserRole, ...] = get_args(UserRole)
 
 
 @Command("pair", "decide who may write to me", IMMEDIATE, 130, owner_only=True)
@@ -85,8 +82,8 @@ def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> D
         kind = "link"
         made = web_door.new_link(conn, name, by=context.sender, secret=secret)
     else:
-        entered, by = ROLES.get(role, "member"), context.sender
-        made = web_door.invite(conn, name, entered, by=by, secret=secret)
+        entered: UserRole = next((each for each in ROLES if each == role), "member")
+        made = web_door.invite(conn, name, entered, by=context.sender, secret=secret)
     life = "a day" if kind == "invited" else f"{made.life_s / 60:.0f} minutes"
     happened = Happening(kind, BUILT_IN, made.name, context.sender)
     return Decided(INVITED.format(name=made.name, life=life, link=link), happened=happened)

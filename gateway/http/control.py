@@ -17,6 +17,7 @@ from aiohttp import web
 from pydantic import Field, ValidationError
 from sqlalchemy import Connection
 
+from adapters.web.platform import UserRole
 from agent.settings import Section
 from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE
@@ -44,7 +45,7 @@ S = TypeVar("S", bound=Section)
 
 class _Invitation(Section):
     name: str
-    role: Literal["owner", "member", "guest"]
+    role: UserRole
     same_as: str | None = None
 
 
