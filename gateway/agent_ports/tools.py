@@ -139,7 +139,7 @@ class Workspaces:
         try:
             self.root = (settings.root or home / FOLDER).expanduser().absolute()
         except RuntimeError as exc:
-            text = f"tools.workspace.root: {str(settings.root)!r} names a user that there is not"
+            text = f"tools.workspace.root: {str(settings.root)!r} names a user that does not exist"
             raise SettingsError(text) from exc
 
     def path_for(self, conversation_id: int) -> Path:

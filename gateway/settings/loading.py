@@ -264,7 +264,7 @@ def _expanded(path: str | Path, origin: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as exc:
-        raise SettingsError(f"{origin}: {str(path)!r} names a user that there is not") from exc
+        raise SettingsError(f"{origin}: {str(path)!r} names a user that does not exist") from exc
 
 
 def _validated(sources: Sources, home: Path) -> Settings:

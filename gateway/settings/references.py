@@ -137,11 +137,11 @@ def _of_file(path: str, _environ: Mapping[str, str]) -> str:
         file = Path(path).expanduser()
         # A pipe or a device would block the start.
         if not stat.S_ISREG(file.stat().st_mode):
-            raise SecretUnreadable("is no file")
+            raise SecretUnreadable("is not a file")
         with file.open("rb") as opened:
             return _text(opened.read(MOST_BYTES + 1))
     except RuntimeError as exc:
-        raise SecretUnreadable("names a user that there is not") from exc
+        raise SecretUnreadable("names a user that does not exist") from exc
     except OSError as exc:
         raise SecretUnreadable(f"cannot be read: {exc.strerror}") from exc
 
@@ -167,7 +167,7 @@ def _of_systemd(name: str, environ: Mapping[str, str]) -> str:
     if not folder:
         raise SecretUnreadable(f"cannot be read: systemd hands over nothing here ({CREDENTIALS})")
     if name in {"", ".", ".."} or "/" in name:
-        raise SecretUnreadable("is no name of a credential")
+        raise SecretUnreadable("is not the name of a credential")
     return _of_file(str(Path(folder, name)), environ)
 
 
@@ -195,7 +195,7 @@ def _of_command(line: str, environ: Mapping[str, str]) -> str:
     try:
         arguments = shlex.split(line)
     except ValueError as exc:
-        raise SecretUnreadable(f"is no command: {exc}") from exc
+        raise SecretUnreadable(f"is not a command: {exc}") from exc
     if not arguments:
         raise SecretUnreadable("names no program")
     try:

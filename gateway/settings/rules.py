@@ -197,7 +197,7 @@ def _people(settings: Settings) -> Iterator[Contradiction]:
             text = f"{key!r} must be PLATFORM:CHAT, PLATFORM:* or *; such as telegram:-1001234567"
             yield "access.groups", text
         elif known is not None and chat != "*" and not re.fullmatch(known.chat_pattern, chat):
-            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {known.name}"
+            yield "access.groups", f"{key!r}: {chat!r} is not an id of a chat on {known.name}"
 
 
 def _platform(entry: str) -> tuple[Platform | None, str]:
@@ -209,7 +209,7 @@ def _platform(entry: str) -> tuple[Platform | None, str]:
 def _no_id(platform: Platform, text: str) -> str:
     if re.fullmatch(platform.id_pattern, text):
         return ""
-    return f"{text!r} is no {platform.id_name}; the bot tells it to whoever writes to it"
+    return f"{text!r} is not a {platform.id_name}; the bot tells it to whoever writes to it"
 
 
 def _storage(storage: StorageSettings) -> Iterator[Contradiction]:

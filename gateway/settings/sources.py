@@ -309,7 +309,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
             if key.value == "<<" or not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                problem = f"the key {key.value!r} stands there twice"
+                problem = f"the key {key.value!r} is there twice"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen.add(key.value)
         return node

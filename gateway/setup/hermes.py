@@ -60,7 +60,7 @@ class Import:
         named = self.person or next(iter(self.settings.access.owners), f"{BUILT_IN}:{FIRST_OWNER}")
         platform, colon, who = named.partition(":")
         if not (colon and who and platform in {BUILT_IN, *account_types()}):
-            raise GatewayError(f"{named!r} is no person: platform:id, such as telegram:123456")
+            raise GatewayError(f"{named!r} is not a person: platform:id, such as telegram:123456")
         return platform, who
 
 

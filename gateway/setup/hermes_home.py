@@ -68,7 +68,7 @@ class HermesHome:
         self.path = path.expanduser()
         if not any((self.path / name).exists() for name in (DATABASE, "config.yaml", "SOUL.md")):
             wanted = f"neither {DATABASE} nor config.yaml nor SOUL.md"
-            raise GatewayError(f"{path} is no home of Hermes: it has {wanted}")
+            raise GatewayError(f"{path} is not a home of Hermes: it has {wanted}")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of config.yaml with the types of JSON: a date becomes text."""
@@ -96,7 +96,9 @@ class HermesHome:
             return ""
         try:
             if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
-                raise GatewayError(f"{path} is no file, or has more than {MAX_FILE_BYTES:,} bytes")
+                raise GatewayError(
+                    f"{path} is not a file, or has more than {MAX_FILE_BYTES:,} bytes"
+                )
             return path.read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as exc:
             raise GatewayError(f"{path} cannot be read: {exc}") from exc

@@ -90,4 +90,4 @@ async def test_its_settings_are_shown_and_checked(tmp_path: Path, model: OpenAIS
     assert refused.code != 0
     assert "access.toy: 'Bo' is no toy id (toy-…)" in refused.stderr
     assert "access.owners: 'toy:Cy': 'Cy' is no toy id" in refused.stderr
-    assert "'toy:x': 'x' is no id of a chat on toy" in refused.stderr
+    assert "'toy:x': 'x' is not an id of a chat on toy" in refused.stderr

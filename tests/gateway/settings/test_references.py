@@ -85,14 +85,14 @@ class TestRead:
         ("reference", "why"),
         [
             ("file:/no/such/file", "cannot be read: No such file or directory"),
-            ("file:/", "is no file"),
-            ("file:~nobody-at-all/key", "names a user that there is not"),
+            ("file:/", "is not a file"),
+            ("file:~nobody-at-all/key", "names a user that does not exist"),
             ("env:MY_KEY", "is not set"),
             ("env:EMPTY", "is empty"),
             ("credential:key", "systemd hands over nothing here (CREDENTIALS_DIRECTORY)"),
             ("keyring:parley", "must be keyring:SERVICE/NAME"),
             ("command:", "names no program"),
-            ("command:'", "is no command: No closing quotation"),
+            ("command:'", "is not a command: No closing quotation"),
             ("command:/no/such/program", "cannot be run: No such file or directory"),
             (f"command:{PYTHON} -c 'print(1); exit(3)'", "failed with exit code 3"),
         ],
@@ -106,7 +106,7 @@ class TestRead:
     @pytest.mark.parametrize("name", ["..", ".", "", "a/b"])
     def test_a_credential_is_a_name(self, tmp_path: Path, name: str) -> None:
         """No path leads out of the directory."""
-        with pytest.raises(SecretUnreadable, match="no name of a credential"):
+        with pytest.raises(SecretUnreadable, match="not the name of a credential"):
             read_secret(f"credential:{name}", {"CREDENTIALS_DIRECTORY": str(tmp_path)})
 
     def test_a_file_that_is_no_text_or_too_large(self, tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ def test_groups_are_named_by_platform_and_chat(tmp_path: Path, key: str) -> None
         ("-1001234567", "must be PLATFORM:CHAT"),
         ("web:terminal", "must be PLATFORM:CHAT"),
         ("telgram:*", "must be PLATFORM:CHAT"),
-        ("telegram:", "is no id of a chat on telegram"),
-        ("telegram:@channel", "is no id of a chat on telegram"),
-        ("discord:general", "is no id of a chat on discord"),
-        ("slack:#general", "is no id of a chat on slack"),
+        ("telegram:", "is not an id of a chat on telegram"),
+        ("telegram:@channel", "is not an id of a chat on telegram"),
+        ("discord:general", "is not an id of a chat on discord"),
+        ("slack:#general", "is not an id of a chat on slack"),
     ],
 )
 def test_other_keys_of_groups_are_refused(tmp_path: Path, key: str, problem: str) -> None:
@@ -48,13 +48,13 @@ def test_other_keys_of_groups_are_refused(tmp_path: Path, key: str, problem: str
 @pytest.mark.parametrize(
     ("access", "problem"),
     [
-        ({"telegram": ["@ada"]}, "access.telegram: '@ada' is no numeric id"),
-        ({"discord": ["ada#1234"]}, "access.discord: 'ada#1234' is no numeric id"),
-        ({"slack": ["@ada"]}, "access.slack: '@ada' is no member id"),
+        ({"telegram": ["@ada"]}, "access.telegram: '@ada' is not a numeric id"),
+        ({"discord": ["ada#1234"]}, "access.discord: 'ada#1234' is not a numeric id"),
+        ({"slack": ["@ada"]}, "access.slack: '@ada' is not a member id"),
         ({"owners": ["ada"]}, "access.owners: 'ada' must be PLATFORM:ID"),
         ({"owners": ["telegram:"]}, "access.owners: 'telegram:' must be PLATFORM:ID"),
         ({"owners": ["web:web"]}, "access.owners: 'web:web' must be PLATFORM:ID"),
-        ({"owners": ["discord:ada"]}, "access.owners: 'discord:ada': 'ada' is no numeric id"),
+        ({"owners": ["discord:ada"]}, "access.owners: 'discord:ada': 'ada' is not a numeric id"),
     ],
 )
 def test_names_are_no_ids(tmp_path: Path, access: dict[str, object], problem: str) -> None:

@@ -710,7 +710,7 @@ class TestRefusals:
             (
                 "access: {telegram: ['@ada']}",
                 (
-                    "access.telegram: '@ada' is no numeric id; "
+                    "access.telegram: '@ada' is not a numeric id; "
                     "the bot tells it to whoever writes to it (parley.yaml)"
                 ),
             ),
@@ -826,7 +826,7 @@ class TestFiles:
         """YAML itself would let the last one win in silence."""
         (line,) = problems(tmp_path, "web:\n  port: 1\n  host: a\n  port: 2\n")
         assert line == (
-            "parley.yaml, line 4, column 3: not valid YAML: the key 'port' stands there twice"
+            "parley.yaml, line 4, column 3: not valid YAML: the key 'port' is there twice"
         )
 
     @pytest.mark.parametrize("text", ["model: &a {name: *a}\n", "extra: &a [*a]\n"])

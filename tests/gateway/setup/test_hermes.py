@@ -225,9 +225,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("folder", "options", "complaint"),
         [
-            ("nowhere", [], "is no home of Hermes"),
-            ("old", ["--for", "me"], "'me' is no person"),
-            ("old", ["--for", "irc:me"], "is no person"),
+            ("nowhere", [], "is not a home of Hermes"),
+            ("old", ["--for", "me"], "'me' is not a person"),
+            ("old", ["--for", "irc:me"], "is not a person"),
         ],
     )
     def test_what_cannot_be_done_is_one_line(

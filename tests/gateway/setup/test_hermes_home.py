@@ -61,7 +61,7 @@ def test_skills_are_those_that_somebody_wrote(home: Path) -> None:
 def test_large_files_and_bytes_are_refused(home: Path) -> None:
     """In one line that names the file."""
     (home / "SOUL.md").write_text("x" * 1_000_001)
-    with pytest.raises(GatewayError, match=r"SOUL\.md is no file, or has more than"):
+    with pytest.raises(GatewayError, match=r"SOUL\.md is not a file, or has more than"):
         HermesHome(home).text("SOUL.md")
     (home / ".env").write_bytes(b"\xff")
     with pytest.raises(GatewayError, match=r"\.env cannot be read"):
