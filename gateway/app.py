@@ -265,9 +265,8 @@ def parts_of(
     if platforms.others is not None:
         to_the_end["other replicas"] = platforms.others.run
     if (meanings := beside.indexer.meanings) is not None:
-        make = partial(meanings.make_all_if_oldest, lambda: replica.id)
-        name, every_s = "embeddings", search.EMBED_EVERY_S
-        to_the_stop[name] = _repeated(name, make, every_s, at_once=True)
+        make, name = partial(meanings.make_all_if_oldest, lambda: replica.id), "embeddings"
+        to_the_stop[name] = _repeated(name, make, search.EMBED_EVERY_S, at_once=True)
     if (recall := beside.recall) is not None:
         to_the_end["plugins"] = recall.run
         if recall.reader is not None:
@@ -388,14 +387,13 @@ async def assembled(
     reactions = ReactionQueue(adapters)
     _listen(shared, worker, delivery, reactions, mind)
 
-    can_restart = accounts.make is not None
     supervised = supervised_of(adapters.values(), receiving)
     parts = LiveParts(
         shared,
         intake,
         worker,
         pruning.Pruner(database, settings.retention, settings.storage.raw_days),
-        Rotation(settings, mind.models, mind.agent.recovery.rests, can_restart),
+        Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
         supervised,
         partial(accounts.make, intake, chats, door) if accounts.make else None,
     )
@@ -485,7 +483,6 @@ def _server(
     webhooks = [route for each in adapters if each not in chats for route in routes_of(each)]
     guard = Guard(door, on)
     page = [*chat_page, *Console(inside, guard).routes()] if on.enabled else []
-    own = [*health.routes(guard), *instruments.routes()]
     apart = None
     if on.webhook_port is not None:
         routes = [*health.routes(None), *webhooks]
@@ -495,7 +492,7 @@ def _server(
     private = [] if on.enabled else chat_page
     private = [*private, health.control_route(), *control.alert_routes(alerts)]
     return HttpServer(
-        Port(on.host, on.port, [*own, *webhooks, *page]),
+        Port(on.host, on.port, [*health.routes(guard), *instruments.routes(), *webhooks, *page]),
         settings.home / control.SOCKET,
         private=[*private, *operator.routes(said)],
         webhooks=apart,
