@@ -46,8 +46,6 @@ CODE_S = 3600.0
 """How long the code of a request is valid; meanwhile its sender gets no other one."""
 DECIDED_S = 86_400.0
 """How long a decided request is kept; meanwhile a denied sender cannot ask again."""
-AT_ONCE = 500
-"""People in one statement: databases limit the number of values."""
 # The code of the first owner is valid until it is used.
 _UNTIL_USED_S = 100 * 365 * 86_400.0
 
@@ -107,14 +105,10 @@ _ROLE = select(member.c.role).where(
 
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
     """Return the role of each member among (platform, sender) pairs."""
-    batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
-    rows = (
-        row
-        for batch in batches
-        for row in conn.execute(
-            select(member).where(tuple_(member.c.platform, member.c.sender).in_(batch))
-        )
-    )
+    if not whom:
+        return {}
+    those = tuple_(member.c.platform, member.c.sender).in_(whom)
+    rows = conn.execute(select(member).where(those))
     return {(row.platform, row.sender): row.role for row in rows}
 
 
@@ -125,14 +119,10 @@ def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
     """
     asked = [who.partition(":")[::2] for who in sorted(set(whom)) if ":" in who]
     asked = [each for each in asked if each[0] != BUILT_IN]
-    batches = (asked[n : n + AT_ONCE] for n in range(0, len(asked), AT_ONCE))
-    rows = (row for batch in batches for row in conn.execute(_names(batch)))
-    return {f"{row.platform}:{row.sender}": row.name for row in rows if row.name}
-
-
-def _names(whom: Sequence[tuple[str, str]]) -> Any:
-    asked = values(column("platform", Text), column("sender", Text)).data(whom)
-    person = asked.cte("person")
+    if not asked:
+        return {}
+    people = values(column("platform", Text), column("sender", Text)).data(asked)
+    person = people.cte("person")
     written = (
         select(inbox.c.sender_name)
         .join(conversation, conversation.c.id == inbox.c.conversation)
@@ -144,7 +134,8 @@ def _names(whom: Sequence[tuple[str, str]]) -> Any:
     )
     known = (member.c.platform == person.c.platform, member.c.sender == person.c.sender)
     let_in_as = select(member.c.sender_name).where(*known).scalar_subquery()
-    return select(person, func.coalesce(written, let_in_as).label("name"))
+    rows = conn.execute(select(person, func.coalesce(written, let_in_as).label("name")))
+    return {f"{row.platform}:{row.sender}": row.name for row in rows if row.name}
 
 
 def everybody(conn: Connection) -> list[Member]:

@@ -23,8 +23,6 @@ SESSION_S = 30 * 86_400.0
 """How long a session is valid after its last use."""
 NOTED_EVERY_S = 3600.0
 """The shortest time between two notes that a session was used."""
-AT_ONCE = 500
-"""Users who are looked up by one statement."""
 STORED_LINK, SHOWN_LINK = "#invited=", "#sign-in="
 _LINK_CHARS = 43
 """Hexadecimal digits: no renderer of any platform escapes them."""
@@ -95,12 +93,7 @@ def user(conn: Connection, name: str) -> WebUser | None:
 
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
     """Return the existing users of these names."""
-    batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
-    rows = (
-        row
-        for batch in batches
-        for row in conn.execute(select(web_user).where(web_user.c.name.in_(batch)))
-    )
+    rows = conn.execute(select(web_user).where(web_user.c.name.in_(names)))
     return {row.name: WebUser(*row) for row in rows}
 
 
