@@ -155,7 +155,6 @@ def _require_empty(target: Connection, name: str) -> None:
 
 
 def _copied(source: Connection, target: Connection, table: Table, tell: Tell) -> TableDigest:
-    """Copy a table, compare both sides, and return their digest."""
     with postgres.told_as_unavailable(f"copy {table.name}"):
         _enter(source, target, table, tell)
         here, there = _digest(source, table), _digest(target, table)

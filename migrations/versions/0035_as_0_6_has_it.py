@@ -69,7 +69,6 @@ def _time(name: str, default: str | None = None) -> sa.Column[float]:
 
 
 def _of_conversation() -> sa.Column[int]:
-    """Return the key of rows that go with their conversation."""
     refers = sa.ForeignKey("conversation.id", ondelete="CASCADE")
     return sa.Column("conversation", WHOLE, refers, primary_key=True)
 
@@ -178,7 +177,6 @@ def _digest(*parts: str | None) -> bytes:
 
 
 def _move_plans() -> None:
-    """Move what segments show into a table of its own."""
     op.create_table(
         "view_plan",
         sa.Column("session_id", WHOLE, sa.ForeignKey("session.id"), primary_key=True),
@@ -213,7 +211,7 @@ def _create_vectors() -> None:
 
 
 def _end_pending_entries() -> None:
-    """Enter terms into PostgreSQL's index at once: each look for one reads what is pending."""
+    """Enter terms into PostgreSQL's index at once: each search reads the pending ones."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute("ALTER INDEX search_index_terms SET (fastupdate = off)")
         op.execute("SELECT gin_clean_pending_list('search_index_terms')")
@@ -231,7 +229,6 @@ def _extend_queue() -> None:
 
 
 def _name_commands(conn: sa.Connection) -> None:
-    """Give the commands of the inbox their names."""
     inbox = sa.table("inbox", *map(sa.column, ("conversation", "seq", "kind", "text", "command")))
     commands = sa.select(inbox.c.conversation, inbox.c.seq, inbox.c.text)
     for row in conn.execute(commands.where(inbox.c.kind == "command")).all():

@@ -293,8 +293,7 @@ def title_of(text: str) -> str:
 
 def title(conn: Connection, conversation_id: int) -> str:
     """Return the title of a conversation; empty for none."""
-    query = select(conversation.c.title).where(conversation.c.id == conversation_id)
-    return conn.scalar(query) or ""
+    return titles(conn, [conversation_id]).get(conversation_id, "")
 
 
 def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:

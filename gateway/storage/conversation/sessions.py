@@ -50,12 +50,9 @@ MOST_ORIGINS = 100
 def _find_base(
     conn: Connection, prompt: SystemPrompt, tools: str | None, inputs: Mapping[str, str] | None
 ) -> int:
-    """Return the id of a base, entered with its texts if it is new.
+    """Return the id of a base with the shared part of a prompt; entered if it is new.
 
-    Args:
-        prompt: The part of the system prompt that roots share.
-        tools: Their schemas as JSON; None before version 0.3, like `inputs`.
-        inputs: What prompt and tools were made from.
+    `tools` and `inputs` are None before version 0.3.
     """
     layers, stored_inputs = dumped(prompt.layers), dumped(inputs)
     digest = _digest_of(prompt.text, tools, layers, stored_inputs)

@@ -120,7 +120,7 @@ _REPORT = (
 
 
 def _is_step(call: ModelCall | None) -> bool:
-    """Whether a call was for an answer: then it is a step of the turn, even without text."""
+    # Even without text.
     return call is not None and call.purpose == "answer"
 
 
@@ -533,7 +533,6 @@ _CLOSE = _closing()
 
 
 def _end_children(conn: Connection, current: Turn) -> None:
-    """End the delegated turns that a turn leaves behind."""
     query = select(turn).where(
         turn.c.conversation.in_(conversations.children_of_turn(current.id)), is_running
     )

@@ -12,7 +12,7 @@ putting the row off: if the claimant dies, another replica posts it later.
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from sqlalchemy import Connection, and_, case, delete, exists, func, or_, select, text, update
+from sqlalchemy import Connection, and_, delete, exists, func, or_, select, text, update
 
 from gateway.storage.schema import alert, is_open, now, now_s
 
@@ -79,14 +79,12 @@ def mark_told(conn: Connection, alert_id: int, *, over: bool) -> None:
 def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = ()) -> int:
     """Count begins and ends reported in chats within so many seconds; of `kinds` only begins."""
     since = now_s() - within_s
-    told = [
-        case((column > since, 1), else_=0) for column in (alert.c.told_at, alert.c.over_told_at)
-    ]
+    begun = alert.c.told_at > since
     if kinds:
-        begun = (alert.c.told_at > since, alert.c.kind.in_(kinds))
-        return conn.execute(select(func.count()).where(*begun)).scalar_one()
-    lately = or_(alert.c.told_at > since, alert.c.over_told_at > since)
-    return int(conn.scalar(select(func.sum(told[0] + told[1])).where(lately)) or 0)
+        of_kinds = select(func.count()).where(begun, alert.c.kind.in_(kinds))
+        return conn.execute(of_kinds).scalar_one()
+    both = func.count().filter(begun) + func.count().filter(alert.c.over_told_at > since)
+    return conn.execute(select(both).select_from(alert)).scalar_one()
 
 
 def ended_lately(conn: Connection, kind: str, subject: str, within_s: float) -> int:

@@ -157,7 +157,6 @@ def trials(conn: Connection) -> dict[int, float]:
 
 
 def _charge(conn: Connection, its: ColumnElement[bool], death: Death) -> list[int]:
-    """Charge the turns that ran in the conversations of the dead process; returns their ids."""
     rows = _ran(conn, its)
     if not rows:
         return []

@@ -105,7 +105,6 @@ def turns_of_commands(
 
 
 def _of(table: Any, row: Any) -> list[Any]:
-    """Return the columns of a table that a row type names, in its order."""
     return [table.c[each.name] for each in fields(row) if each.name in table.c]
 
 

@@ -153,7 +153,6 @@ def report(
 
 
 def _delegated(conn: Connection, conversation_id: int) -> Figures:
-    """Return the usage of delegated children, without their compactions."""
     query = select(
         func.count(turn.c.id).label("turns"),
         func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),

@@ -139,7 +139,8 @@ def gather(
     words, spans = asked_words(question), _spans(conn, conversations, only)
     if not words or not spans:
         return (), ()
-    size = _size(conn, conversations)
+    here = () if conversations is None else (conversation.c.id.in_(conversations),)
+    size = int(conn.scalar(select(func.sum(conversation.c.searched_seq)).where(*here)) or 0)
     terms = [each.term for each in words] + [each.near for each in words if each.near]
     held = dict(zip(terms, _held(conn, terms, spans), strict=True))
     worths = [_worths(each, held, size) for each in words]
@@ -188,11 +189,6 @@ def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> Span:
     ends = select(func.min(search_row.c.seq), func.max(search_row.c.seq)).where(*here)
     earliest, latest = conn.execute(ends).one()
     return earliest or END, min(last, latest or 0)
-
-
-def _size(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
-    here = () if conversation_ids is None else (conversation.c.id.in_(conversation_ids),)
-    return int(conn.scalar(select(func.sum(conversation.c.searched_seq)).where(*here)) or 0)
 
 
 _HELD = {
