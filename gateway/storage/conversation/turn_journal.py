@@ -56,8 +56,9 @@ def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> tup
     if taken is None:
         proceed(conn, current)
         raise LeaseLost(f"turn {current.id} has ended")
-    transcript.insert(conn, current.place, [message], taken.place.message_head)
-    return taken.place.message_head, taken.progress + 1
+    place, _, progress = taken
+    transcript.insert(conn, current.place, [message], place.message_head)
+    return place.message_head, progress + 1
 
 
 def _journal_model(
@@ -388,14 +389,14 @@ def commit(
         # It has ended: a commit whose answer was lost is made again by its caller.
         here = {"in_conversation": current.lease.conversation, "closed_id": current.id}
         return Totals(*conn.execute(_TOOK, here).one())
-    place = taken.place
+    place, released, progress = taken
     transcript.insert(conn, current.place, messages, place.message_head)
     first = place.outbox_head - len(parts) + 1
     of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
     outbox.insert(conn, place.id, _shown_in(place, current, parts), first_seq=first, **of_turn)
     if messages or _is_step(end.call):
         last_steps = 1
-        _journal_model(conn, current, end.call, place.message_head, taken.progress + 1)
+        _journal_model(conn, current, end.call, place.message_head, progress + 1)
     else:
         last_steps = 0
         book(conn, current, end.call)
@@ -410,7 +411,7 @@ def commit(
             file_part(f"{key}:{each.id}", each.id, each.name, current.reply_to) for each in made
         ]
         enter(conn, current, place, files)
-    return replace(totals, released=taken.released)
+    return replace(totals, released=released)
 
 
 def cancel(

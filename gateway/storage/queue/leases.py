@@ -437,21 +437,6 @@ _RECEIVED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TakenSeqs:
-    """A conversation in which a running turn has taken seqs.
-
-    Attributes:
-        place: With the newest seqs, which were taken.
-        released: Whether its lease ends with the turn.
-        progress: Steps that the turn has journalled so far.
-    """
-
-    place: Conversation
-    released: bool
-    progress: int
-
-
 def take_seqs(
     conn: Connection,
     lease: Lease,
@@ -459,10 +444,12 @@ def take_seqs(
     wanted: tuple[int, int],
     *,
     releases: bool = False,
-) -> TakenSeqs | None:
+) -> tuple[Conversation, bool, int] | None:
     """Fence, take the seqs of a turn's new rows, and end its lease if nothing else waits.
 
-    Returns None, with nothing done, if the lease is lost, or the turn was stopped or does not run.
+    Returns the conversation with the newest seqs, which were taken; whether the lease ends; and the
+    steps that the turn has journalled. None, with nothing done, if the lease is lost, or the turn
+    was stopped or does not run.
 
     Args:
         running: The turn, which has to run, and its `upto_seq`, which must not be stopped.
@@ -487,8 +474,7 @@ def take_seqs(
     row = conn.execute(_TAKE_SEQS, values).one_or_none()
     if row is None:
         return None
-    released = releases and row.owner is None
-    return TakenSeqs(Conversation(*row[:-2]), released, row.progress)
+    return Conversation(*row[:-2]), releases and row.owner is None, row.progress
 
 
 def _taking_seqs() -> Any:
