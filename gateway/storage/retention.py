@@ -6,7 +6,6 @@ Whatever a running turn, an unsent answer or an open question still needs, stays
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -86,14 +85,8 @@ class Pruned(NamedTuple):
         return Pruned(self.rows + other.rows, self.bytes + other.bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Rows of one table that may go once they are old enough.
-
-    Attributes:
-        may_go: Their condition apart from age.
-        size: Bytes of one.
-    """
+class Sweep(NamedTuple):
+    """Rows of a table that may go: their condition apart from age, and the bytes of one."""
 
     table: Table
     may_go: ColumnElement[bool]
@@ -441,12 +434,10 @@ def _is_needed(conn: Connection, row: Any) -> bool:
         if found is not None and found.state in {"queued", "taken", "noted"}:
             return True
     sent_with = (outbox.c.conversation == row.conversation, outbox.c.attachment == row.id)
-    unsent, dead = (exists().where(*sent_with, each) for each in (is_unsent, _is_dead_letter))
+    is_dead_letter = outbox.c.state == "dead"
+    unsent, dead = (exists().where(*sent_with, each) for each in (is_unsent, is_dead_letter))
     waits = or_(unsent, dead, _turn_runs(turn_id), _turn_is_dead(turn_id))
     return bool(conn.scalar(select(waits))) or _is_shown(conn, row, turn_id)
-
-
-_is_dead_letter = outbox.c.state == "dead"
 
 
 def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:

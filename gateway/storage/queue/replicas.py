@@ -240,11 +240,6 @@ def announce(conn: Connection, kind: NewsKind) -> int:
     return n or 1
 
 
-def news_told(conn: Connection) -> dict[str, int]:
-    """Return how often each kind of news was announced."""
-    return {row.kind: row.n for row in conn.execute(select(news.c.kind, news.c.n))}
-
-
 def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
     """The stopped ones of these conversations, each with the newest stopped entry of its inbox."""
     rows = conn.execute(
@@ -362,9 +357,10 @@ def look_around(
     replica_id: int,
 ) -> Look:
     """Read the news of other replicas: these chats, and the stops of these conversations."""
+    announced = conn.execute(select(news.c.kind, news.c.n))
     return Look(
         chats(conn, session_keys) if session_keys else (),
         stops(conn, conversation_ids) if conversation_ids else (),
-        news_told(conn),
+        {row.kind: row.n for row in announced},
         is_watched(conn, replica_id),
     )

@@ -25,6 +25,7 @@ from typing_extensions import override
 from adapters.messages import Address, Attachment
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import attachments
+from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.leases import LEASE_S, LONGEST_BACKOFF_S, Lease
@@ -53,8 +54,10 @@ def finish_all(conn: Connection, lease: Lease) -> None:
     )
 
 
-def end_a_turn(conn: Connection, lease: Lease, wanted: tuple[int, int] = (0, 0)) -> bool | None:
-    """Begin a turn that answers nothing of what waits, and end it; whether its lease ended."""
+def end_a_turn(
+    conn: Connection, lease: Lease, wanted: tuple[int, int] = (0, 0)
+) -> tuple[Conversation, bool, int] | None:
+    """Begin a turn that answers nothing of what waits, and end it; see `leases.take_seqs`."""
     root = conn.scalar(
         select(conversation.c.active_session_id).where(conversation.c.id == lease.conversation)
     )
@@ -64,7 +67,7 @@ def end_a_turn(conn: Connection, lease: Lease, wanted: tuple[int, int] = (0, 0))
     turn_id = conn.execute(begun).scalar_one()
     taken = leases.take_seqs(conn, lease, (turn_id, 1), wanted, releases=True)
     conn.execute(update(turn).where(turn.c.id == turn_id).values(state="done"))
-    return None if taken is None else taken[1]
+    return taken
 
 
 def test_a_claim_takes_what_is_ready(store: Store) -> None:
@@ -164,11 +167,13 @@ def test_what_has_no_work_is_given_back(store: Store) -> None:
     """What has some is kept, and so is what another has by now."""
     conversation_id, _ = store.run(admit, inbound())
     lease = store.run(claim_one, conversation_id)
-    assert store.run(end_a_turn, lease) is False
+    _, released, _ = store.run(end_a_turn, lease)
+    assert not released
     assert store.conversation(conversation_id).owner == lease.replica
     store.run(finish_all, lease)
     assert store.run(end_a_turn, replace(lease, epoch=lease.epoch - 1)) is None
-    assert store.run(end_a_turn, lease) is True
+    _, released, _ = store.run(end_a_turn, lease)
+    assert released
     row = store.conversation(conversation_id)
     assert (row.owner, row.ready_no, row.epoch) == (None, None, lease.epoch)
 
@@ -177,7 +182,7 @@ def test_the_end_of_a_turn_takes_its_seqs(store: Store) -> None:
     """Those of its messages and of its rows, in one statement; nothing where it does not run."""
     conversation_id, _ = store.run(admit, inbound())
     lease = store.run(claim_one, conversation_id)
-    place = store.run(end_a_turn, lease, (2, 3)).place
+    place, _, _ = store.run(end_a_turn, lease, (2, 3))
     assert (place.message_head, place.outbox_head) == (2, 3)
     assert store.run(leases.take_seqs, lease, (4711, 1), (2, 3), releases=True) is None
     assert store.run(leases.fence, lease) == place
@@ -469,10 +474,10 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(token=tokens)
     def end_turn(self, token: Lease) -> None:
         has_work = self.store.run(leases.has_work, token.conversation)
-        released = self.store.run(end_a_turn, token)
-        assert (released is not None) is self.is_current(token)
-        assert released is None or released is not has_work
-        if released:
+        ending = self.store.run(end_a_turn, token)
+        assert (ending is not None) is self.is_current(token)
+        assert ending is None or ending[1] is not has_work
+        if ending is not None and ending[1]:
             self.held[token.conversation] = Held(None, token.epoch)
             self.backed_off.discard(token.conversation)
 

@@ -354,11 +354,11 @@ def here(store: Store) -> int:
 
 def test_news_are_counted(store: Store) -> None:
     """Who knows the number of before knows whether there is something new."""
-    assert store.run(replicas.news_told) == {}
+    assert store.run(replicas.look_around, [], [], 1).news == {}
     assert store.run(replicas.announce, "forgotten") == 1
     assert store.run(replicas.announce, "secrets") == 1
     assert store.run(replicas.announce, "forgotten") == 2
-    assert store.run(replicas.news_told) == {"forgotten": 2, "secrets": 1}
+    assert store.run(replicas.look_around, [], [], 1).news == {"forgotten": 2, "secrets": 1}
 
 
 def test_who_looks_at_a_chat_elsewhere_is_known(store: Store) -> None:
