@@ -81,7 +81,7 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
 from agent.turn.request import Agent
-from gateway import app
+from gateway import app, wiring
 from gateway.access.policy import Access
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.findings import models, telling, watch
@@ -286,7 +286,7 @@ class Life:
     def prepare(self) -> Settings:
         """Patch this process as its spec says; return the settings."""
         spec = self.spec
-        replace_in(app, build_agent=self._agent, build_accounts=self._accounts)
+        replace_in(wiring, build_agent=self._agent, build_accounts=self._accounts)
         for engine in (SqliteDatabase, PostgresDatabase):
             replace_in(engine, write=observed(engine.write, self.points))
         replace_in(Presence, run=observed(Presence.run, self.points))
