@@ -79,6 +79,8 @@ LEAST_GAIN = 0.05
 cached prefix for next to nothing. A view that must shrink takes any plan."""
 LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight"})
 """The loop's own, which may wait until there is more to gain."""
+EstimateMessage = Callable[[ChatMessage], int]
+"""Estimates the tokens of a message on the wire."""
 Days = Sequence[tuple[int, str]]
 """(seq of the first message of a day, the day as ISO 8601), in order."""
 
@@ -165,7 +167,7 @@ class CompressionRequest:
         entries: The originals that the plan shows, in order of seq.
         tokens: Measured size of the view, tool schemas and system prompt included.
         fixed_tokens: The part of it that no plan can change: system prompt and tool schemas.
-        estimate: Estimates the tokens of a message on the wire, in the same scale as `tokens`.
+        estimate: In the same scale as `tokens`.
         focus: Topic that gets most of the summary; None for everything alike.
         summarise: The summary model; None if there is none or it must not be asked now.
         summary_window: Known window of the summary model, in tokens.
@@ -180,7 +182,7 @@ class CompressionRequest:
     tokens: int
     fixed_tokens: int
     limits: Limits
-    estimate: Callable[[ChatMessage], int]
+    estimate: EstimateMessage
     trigger: Trigger
     focus: str | None = None
     summarise: Summarise | None = None

@@ -130,7 +130,6 @@ def build_agent(
         models=models_of(line),
         tools=tools,
         settings=settings.agent,
-        output=settings.tools.output,
         approval=approval,
         recovery=Recovery(RetryPolicy(retry_for_s=settings.model.retry_for_s)),
         max_output_tokens=settings.model.max_output_tokens,

@@ -61,6 +61,23 @@ NO_BUDGET = "not asked: a budget is used up"
 NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionRules:
+    """The settings of a turn's compactions, and the models of their summaries.
+
+    Attributes:
+        enabled: `compression.enabled`; False leaves only what the provider enforces.
+        summariser: None if no model writes summaries.
+        spending: The budgets of summaries.
+        recall: Text of a new summary about recalling more (`agent.view.view.recall_text`).
+    """
+
+    enabled: bool = True
+    summariser: Summariser | None = None
+    spending: Spending | None = None
+    recall: str = ""
+
+
 @dataclass(slots=True)
 class Planner:
     """Keeps one turn's view within the window.
@@ -68,10 +85,6 @@ class Planner:
     Attributes:
         engine: Decides when and how; of this turn alone.
         session_id: The current segment.
-        enabled: `compression.enabled`; False leaves only what the provider enforces.
-        summariser: None if no model writes summaries.
-        spending: The budgets of summaries.
-        recall: Text of a new summary about recalling more (`agent.view.view.recall_text`).
         watch: Is notified when a compaction moves the sent prefix.
         calls: Model calls of the turn so far.
         overflows: Refusals of its view as too large.
@@ -82,15 +95,12 @@ class Planner:
     meter: TokenMeter
     store: CompactionStore
     session_id: str
-    enabled: bool = True
-    summariser: Summariser | None = None
-    spending: Spending | None = None
-    recall: str = ""
+    rules: CompactionRules = field(default_factory=CompactionRules)
     state: PlannerState = field(default_factory=PlannerState)
     watch: PrefixWatch = field(default_factory=PrefixWatch)
-    calls: int = 0
-    overflows: int = 0
-    pressed: bool = False
+    calls: int = field(default=0, init=False)
+    overflows: int = field(default=0, init=False)
+    pressed: bool = field(default=False, init=False)
 
     async def measured(self, view: View) -> Measure:
         """Return the size of the view, tool schemas included.
@@ -106,7 +116,7 @@ class Planner:
     async def keep_within(self, view: View) -> None:
         """Compact the view if it has reached the engine's threshold; called before each call."""
         first, self.calls = self.calls == 0, self.calls + 1
-        if not self.enabled:
+        if not self.rules.enabled:
             return
         fires = self.engine.should_compress_preflight if first else self.engine.should_compress
         for _ in range(MAX_PREFLIGHT_PASSES):
@@ -137,7 +147,7 @@ class Planner:
         self.engine.update_model(narrower)
         if not self.engine.should_compress((await self.measured(view)).tokens):
             return True
-        if compacts and self.enabled:
+        if compacts and self.rules.enabled:
             await self.compact(view, "fallback")
         return False
 
@@ -177,7 +187,7 @@ class Planner:
         if await self.fit(view, model, compacts=False):
             return True
         self.overflows += 1
-        if not self.enabled or self.overflows > MAX_OVERFLOWS:
+        if not self.rules.enabled or self.overflows > MAX_OVERFLOWS:
             return False
         return await self.compact(view, "overflow") is not None
 
@@ -345,25 +355,25 @@ class Planner:
         self, trigger: Trigger, timeout_s: float | None
     ) -> tuple[SummaryCalls | None, str | None]:
         """Return the calls for a summary, or the reason not to ask; neither without a model."""
-        if self.summariser is None:
+        if self.rules.summariser is None:
             return None, None
         if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
             return None, PAUSED
-        if self.spending is not None and await self.spending.exhausted():
+        if self.rules.spending is not None and await self.rules.spending.exhausted():
             return None, NO_BUDGET
         if timeout_s is not None and timeout_s <= 0:
             return None, NO_TIME
-        return self.summariser.calls(timeout_s, self.store.parts()), None
+        return self.rules.summariser.calls(timeout_s, self.store.parts()), None
 
     def _may_ask_model(self) -> bool:
         left_s = self.state.summary_not_before - time.time()
         # A clock that was set back must not make a cooldown last.
-        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
+        return self.rules.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
 
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
     ) -> CompressionRequest:
-        measure, asked = await self.measured(view), calls or self.summariser
+        measure, asked = await self.measured(view), calls or self.rules.summariser
         scale = await _in_thread(_scale, self.meter, measure, view)
         seqs = [entry.seq for entry in view.entries] or [0]
         return replace(
@@ -371,7 +381,7 @@ class Planner:
             focus=focus,
             summarise=calls,
             summary_window=asked.window_tokens if asked else 0,
-            recall=self.recall,
+            recall=self.rules.recall,
             days=await self.store.days(seqs[0], seqs[-1]),
         )
 

@@ -50,4 +50,4 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
     names = [name for name in settings.enabled if name not in off | foreign]
     enabled = (_TOOLS[name] for name in names)
     made = (each if isinstance(each, Tool) else each(settings) for each in enabled)
-    return ToolRegistry([*made, *others])
+    return ToolRegistry([*made, *others], settings.output)

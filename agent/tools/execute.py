@@ -11,7 +11,6 @@ from agent.errors import ToolError, TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import Files, ToolStatus, TurnJournal
 from agent.safety.redaction import Redactor
-from agent.settings import OutputSettings
 from agent.tools.addresses import RECALLING
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules, Gate, arguments_of, is_asked
@@ -35,7 +34,6 @@ async def run_calls(
     toolbox: ToolRegistry,
     context: ToolContext,
     journal: TurnJournal,
-    limits: OutputSettings,
     approval: ApprovalRules,
 ) -> list[Entry]:
     """Run calls concurrently, exclusive ones one at a time; commit each result when it comes.
@@ -55,7 +53,7 @@ async def run_calls(
     gate = Gate(approval, toolbox, context)
     # The model wrote all calls of a message before it read the result of any.
     gate.look(calls)
-    batch = _Batch(gate, journal, limits)
+    batch = _Batch(gate, journal)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -77,7 +75,6 @@ class _Batch:
 
     gate: Gate
     journal: TurnJournal
-    limits: OutputSettings
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -145,7 +142,7 @@ class _Batch:
     async def _fit(self, outcome: ToolOutcome) -> tuple[str, ToolStatus]:
         """Return text and status as they enter the view; a long text is stored in full."""
         text = clean_text(outcome.text)
-        observation = truncate(text, self.limits)
+        observation = truncate(text, self.gate.toolbox.output)
         if not observation.truncated:
             return text, outcome.status
         output_id = await self.journal.store_output(text)

@@ -21,6 +21,7 @@ from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall, ToolSchema
 from agent.models.wire import read_arguments
 from agent.ports import Effect
+from agent.settings import OutputSettings
 from agent.tools.context import ToolContext, ToolOutcome
 
 log = structlog.get_logger()
@@ -86,10 +87,15 @@ def tool(
 
 
 class ToolRegistry:
-    """The tools of a turn, in order; `schemas` are as shown to the model."""
+    """The tools of a turn, in order; `schemas` are as shown to the model.
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    Args:
+        output: Limits of what the model is shown of a result.
+    """
+
+    def __init__(self, tools: Iterable[Tool], output: OutputSettings | None = None) -> None:
         """Build the schemas; raises a ValueError if two tools have the same name."""
+        self.output = output or OutputSettings()
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if tool.name in self._tools:
@@ -103,7 +109,7 @@ class ToolRegistry:
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
         """Return a copy with more tools at its end, or without some of them."""
         kept = [tool for tool in self._tools.values() if tool.name not in without]
-        return ToolRegistry([*kept, *more])
+        return ToolRegistry([*kept, *more], self.output)
 
     def effect(self, name: str) -> Effect:
         """Return the effect of a tool; "read" for an unknown one, which does nothing."""

@@ -182,8 +182,7 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
 
 async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -> list[Entry]:
     """Run calls of the newest message; returns their results in order."""
-    context = await ports.tools()
-    return await run_calls(calls, agent.tools, context, ports.journal, agent.output, agent.approval)
+    return await run_calls(calls, agent.tools, await ports.tools(), ports.journal, agent.approval)
 
 
 async def call_model(

@@ -30,7 +30,7 @@ from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.prompt_caching import apply_cache_control
 from agent.safety.redaction import MASK, Redactor
-from agent.settings import AgentSettings, CachingSettings, OutputSettings
+from agent.settings import AgentSettings, CachingSettings
 from agent.tokens import load_beside
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
@@ -157,16 +157,11 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Models in order of preference (one for each key), tools, limits. Shared by all turns.
-
-    Attributes:
-        output: Limits of tools' results.
-    """
+    """Models in order of preference (one for each key), tools, limits. Shared by all turns."""
 
     models: Sequence[ChatModel]
     tools: ToolRegistry
     settings: AgentSettings
-    output: OutputSettings
     recovery: Recovery
     max_output_tokens: int
     approval: ApprovalRules = field(default_factory=ApprovalRules)

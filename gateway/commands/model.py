@@ -65,7 +65,7 @@ async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
     view, planner = await context.parts.mind.context.opened(agent, journal)
     with closing(planner):
         tokens = (await planner.measured(view)).tokens
-        if not planner.enabled or not planner.engine.should_compress(tokens):
+        if not planner.rules.enabled or not planner.engine.should_compress(tokens):
             return None
         return await planner.compact(view, "fallback")
 

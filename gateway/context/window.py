@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from agent.context.meter import ReportedUsage, TokenMeter
-from agent.context.planner import Planner
+from agent.context.planner import CompactionRules, Planner
 from agent.context.summary_model import LEAST_WINDOW_TOKENS, Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.errors import ModelError
@@ -163,10 +163,12 @@ class ContextParts:
             meter=meter_of(agent, session),
             store=store,
             session_id=str(session.id),
-            enabled=self.enabled,
-            summariser=self.summariser,
-            spending=spending,
-            recall=recall_text([schema.name for schema in agent.tools.schemas]),
+            rules=CompactionRules(
+                enabled=self.enabled,
+                summariser=self.summariser,
+                spending=spending,
+                recall=recall_text([schema.name for schema in agent.tools.schemas]),
+            ),
             state=session.planner_state,
             watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
         )

@@ -270,7 +270,7 @@ async def hygiene(planner: Planner, view: View, tell: Callable[[], Awaitable[Non
     window_tokens = planner.engine.limits.context_length
     tokens = (await planner.measured(view)).tokens
     is_due = hygiene_is_due(tokens, window_tokens, len(view.entries))
-    if not (planner.enabled and is_due):
+    if not (planner.rules.enabled and is_due):
         return
 
     async def tell_later() -> None:

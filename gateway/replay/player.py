@@ -85,7 +85,6 @@ def _agent(settings: Settings, model: RecordedModel, recordings: Sequence[Record
         tools=RecordedTools(model, recordings),
         # A recorded turn may have more steps than the settings allow.
         settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
-        output=settings.tools.output,
         recovery=Recovery(RetryPolicy()),
         max_output_tokens=settings.model.max_output_tokens,
         caching=settings.prompt_caching,

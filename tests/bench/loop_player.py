@@ -30,8 +30,7 @@ from agent.prompt_caching import CacheLayout
 from agent.settings import FactsSettings
 from agent.tokens import estimate_tokens
 from gateway import wiring
-from gateway.replay import player, recorded_model
-from gateway.replay.recordings import load_recordings
+from gateway.replay import player, recordings
 from gateway.settings.tree import Settings
 
 WINDOW_TOKENS = 200_000
@@ -61,7 +60,7 @@ class Bill:
 
 BILL = Bill()
 # 0.5 has a model that stops its gateway now and then, and knows more of a conversation.
-PLAYED: Any = getattr(player, "StoppingModel", recorded_model.RecordedModel)
+PLAYED: Any = getattr(player, "StoppingModel", recordings.RecordedModel)
 
 
 def summary_of(request: ModelRequest) -> Completion:
@@ -95,7 +94,7 @@ class Main(PLAYED):  # type: ignore[misc]
         done = summary_of(request)
         count = partial(estimate_tokens, model=self.facts.name)
         blocks = blocks_of(request_body(request, self.facts.name), count)
-        if PLAYED is recorded_model.RecordedModel:
+        if PLAYED is recordings.RecordedModel:
             talk = self._talks[request.conversation]
             usage = talk.cache.bill(blocks, talk.now_s)
         else:
@@ -130,7 +129,7 @@ class Writer:
 
 async def play(writer: str, file: Path) -> dict[str, Any]:
     """Play a recording."""
-    [recording] = load_recordings(file)
+    [recording] = recordings.load_recordings(file)
 
     def build_summariser(_settings: object, main: Any, *_more: object) -> Summariser:
         # 0.5 hands over the main model, later releases the agent.
@@ -179,5 +178,5 @@ def _tokens(usage: Usage) -> dict[str, int]:
 
 if __name__ == "__main__":
     setattr(player, PLAYED.__name__, Main)  # another release's
-    setattr(recorded_model.RecordedModel, "provider", "played")  # noqa: B010
+    setattr(recordings.RecordedModel, "provider", "played")  # noqa: B010
     print(json.dumps(asyncio.run(play(sys.argv[1], Path(sys.argv[2])))), flush=True)

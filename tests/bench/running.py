@@ -45,7 +45,6 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
         models=[model],
         tools=builtin_tools(settings.tools),
         settings=settings.agent,
-        output=settings.tools.output,
         recovery=Recovery(RetryPolicy()),
         max_output_tokens=settings.model.max_output_tokens,
     )

@@ -126,6 +126,7 @@ from tests.support.crash_script import (
 from tests.support.door import TOKEN
 
 LENGTHS = {"long": 100, "huge": 10_000}
+OUTPUT = OutputSettings(max_bytes=256)
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
 TOLD = {"turn_failed", "turn_buried", "lease_lost", "message_sent"}
 SOURCE = "loopback:default"
@@ -380,9 +381,8 @@ class Life:
         *_, foreign = given
         return Agent(
             models=[ChainModel(self)],
-            tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task, *foreign]),
+            tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task, *foreign], OUTPUT),
             settings=AgentSettings(),
-            output=OutputSettings(max_bytes=256),
             approval=self.rules,
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,

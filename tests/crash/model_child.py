@@ -12,7 +12,7 @@ from typing_extensions import override
 from agent.models.factory import build_models
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.network import certificates
-from agent.settings import AgentSettings, ModelSettings, OutputSettings
+from agent.settings import AgentSettings, ModelSettings
 from agent.tools.registry import ToolRegistry
 from agent.turn.request import Agent
 from tests.crash import child, nursery
@@ -37,9 +37,8 @@ class ModelLife(child.Life):
         blocks = [ModelSettings.model_validate(each) for each in self.spec.models]
         return Agent(
             models=[model for block in blocks for model in build_models(block)],
-            tools=ToolRegistry(self._tool(name) for name in TOOLS),
+            tools=ToolRegistry(map(self._tool, TOOLS), child.OUTPUT),
             settings=AgentSettings(),
-            output=OutputSettings(max_bytes=256),
             approval=self.rules,
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,

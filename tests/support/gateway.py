@@ -22,7 +22,7 @@ from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.plugins.registry import Plugins
-from agent.settings import AgentSettings, OutputSettings
+from agent.settings import AgentSettings
 from agent.tools import policy
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
@@ -136,7 +136,6 @@ def agent_of(
         models=models_,
         tools=ToolRegistry(tools),
         settings=AgentSettings(),
-        output=OutputSettings(),
         approval=ApprovalRules(policy.table(approval)),
         recovery=Recovery(retry),
         max_output_tokens=1024,

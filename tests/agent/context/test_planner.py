@@ -17,6 +17,7 @@ from agent.context.planner import (
     MAX_OVERFLOWS,
     MAX_PREFLIGHT_PASSES,
     PAUSED,
+    CompactionRules,
     Planner,
     write_ahead,
 )
@@ -111,14 +112,13 @@ def planner_of(
     engine: ContextEngine,
     *summary_models: ScriptedModel,
     timing: dict[str, Any] | None = None,
-    **more: object,
+    enabled: bool = True,
+    **more: Any,
 ) -> Planner:
     asked = Summariser(summary_models, 10.0, **(timing or RetryClock().timing))
     summariser = asked if summary_models else None
-    planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
-    for name, value in ({"summariser": summariser} | more).items():
-        setattr(planner, name, value)
-    return planner
+    rules = CompactionRules(enabled, summariser)
+    return Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1", rules, **more)
 
 
 def store_of(planner: Planner) -> MemoryCompactions:

@@ -33,7 +33,7 @@ class Bench:
         self.most = 0
         self.changed = asyncio.Condition()
         tool = Tool("wait", "Waits.", "side_effect", KeyArguments, self.run, **changes)
-        self.toolbox = ToolRegistry([tool])
+        self.toolbox = ToolRegistry([tool], LIMITS)
 
     async def run(self, _context: ToolContext, arguments: KeyArguments) -> str:
         await self._change(self.running.add, arguments.key)
@@ -62,11 +62,11 @@ def waiting_calls(*keys: str) -> list[Any]:
     return [call("wait", f'{{"key": "{key}"}}', key) for key in keys]
 
 
-def answering(text: str) -> ToolRegistry:
+def answering(text: str, limits: OutputSettings = LIMITS) -> ToolRegistry:
     async def answer(_context: ToolContext, _arguments: KeyArguments) -> str:
         return text
 
-    return ToolRegistry([Tool("answer", "Answers.", "read", KeyArguments, answer)])
+    return ToolRegistry([Tool("answer", "Answers.", "read", KeyArguments, answer)], limits)
 
 
 async def test_results_are_recorded_as_they_finish_and_returned_in_call_order() -> None:
@@ -74,7 +74,7 @@ async def test_results_are_recorded_as_they_finish_and_returned_in_call_order() 
     bench, journal = Bench(), MemoryJournal()
     async with asyncio.TaskGroup() as group:
         run = group.create_task(
-            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS, FREE)
+            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, FREE)
         )
         await bench.wait_until_running("a", "b")
         bench.open("b")
@@ -90,9 +90,7 @@ async def test_the_intent_is_journaled_before_the_tool_runs() -> None:
     """After a crash the journal knows what may have happened."""
     bench, journal = Bench(), MemoryJournal()
     async with asyncio.TaskGroup() as group:
-        group.create_task(
-            run_calls(waiting_calls("a"), bench.toolbox, context(), journal, LIMITS, FREE)
-        )
+        group.create_task(run_calls(waiting_calls("a"), bench.toolbox, context(), journal, FREE))
         await bench.wait_until_running("a")
         assert journal.events == [("start", "a", "side_effect")]
         bench.open("a")
@@ -104,7 +102,7 @@ async def test_exclusive_calls_run_one_at_a_time_in_order() -> None:
     bench, journal = Bench(exclusive=True), MemoryJournal()
     calls = waiting_calls("a", "b", "c")
     async with asyncio.TaskGroup() as group:
-        group.create_task(run_calls(calls, bench.toolbox, context(), journal, LIMITS, FREE))
+        group.create_task(run_calls(calls, bench.toolbox, context(), journal, FREE))
         await bench.wait_until_running("a")
         bench.open("a", "b", "c")
     assert bench.most == 1
@@ -117,7 +115,7 @@ async def test_at_most_eight_calls_run_at_once() -> None:
     keys = [str(number) for number in range(MAX_CONCURRENT + 2)]
     async with asyncio.TaskGroup() as group:
         run = group.create_task(
-            run_calls(waiting_calls(*keys), bench.toolbox, context(), MemoryJournal(), LIMITS, FREE)
+            run_calls(waiting_calls(*keys), bench.toolbox, context(), MemoryJournal(), FREE)
         )
         await bench.wait_until_running(*keys[:MAX_CONCURRENT])
         bench.open(*keys)
@@ -130,7 +128,7 @@ async def test_the_same_call_id_twice_gives_two_results() -> None:
     bench = Bench()
     bench.open("a", "b")
     calls = [call("wait", '{"key": "a"}', "same"), call("wait", '{"key": "b"}', "same")]
-    results = await run_calls(calls, bench.toolbox, context(), MemoryJournal(), LIMITS, FREE)
+    results = await run_calls(calls, bench.toolbox, context(), MemoryJournal(), FREE)
     assert [text_of(entry.message) for entry in results] == ["done a", "done b"]
 
 
@@ -138,9 +136,7 @@ async def test_a_long_result_is_stored_in_full_and_points_there() -> None:
     """The view gets the part within the limits; the status is partial."""
     text = "\n".join(f"line {number}" for number in range(100))
     journal = MemoryJournal()
-    [(_, message)] = await run_calls(
-        [call("answer")], answering(text), context(), journal, LIMITS, FREE
-    )
+    [(_, message)] = await run_calls([call("answer")], answering(text), context(), journal, FREE)
     assert journal.outputs == {"o1": text}
     assert journal.events[-1] == ("result", "call_1", "partial")
     lines = text_of(message).splitlines()
@@ -157,7 +153,7 @@ async def test_a_result_cut_within_its_lines_counts_bytes() -> None:
     journal = MemoryJournal()
     limits = OutputSettings(max_bytes=300, direction="head_tail")
     results = await run_calls(
-        [call("answer")], answering("x" * 5000), context(), journal, limits, FREE
+        [call("answer")], answering("x" * 5000, limits), context(), journal, FREE
     )
     assert "the first and last 2" in text_of(results[0].message)
     assert "of 5,000 bytes" in text_of(results[0].message)
@@ -167,14 +163,14 @@ async def test_a_long_error_stays_an_error() -> None:
     """Truncation does not hide that the call failed."""
     journal = MemoryJournal()
     calls = [call("x" * 1000)]
-    await run_calls(calls, answering(""), context(), journal, LIMITS, FREE)
+    await run_calls(calls, answering(""), context(), journal, FREE)
     assert journal.events[-1] == ("result", "call_1", "error")
 
 
 async def test_a_result_is_cleaned_before_it_is_stored() -> None:
     """A lone surrogate or a NUL could not be stored or sent."""
     toolbox = answering("a\ud800b\x00c<memory-context>d")
-    results = await run_calls([call("answer")], toolbox, context(), MemoryJournal(), LIMITS, FREE)
+    results = await run_calls([call("answer")], toolbox, context(), MemoryJournal(), FREE)
     assert text_of(results[0].message) == "a\ufffdb\ufffdcd"
 
 
@@ -189,7 +185,7 @@ async def test_a_lost_lease_ends_all_calls_with_its_own_class() -> None:
     bench, journal = Bench(), LosingJournal()
     bench.open("b")
     with pytest.raises(LeaseLost):
-        await run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS, FREE)
+        await run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, FREE)
     assert bench.running == set()
 
 
@@ -198,7 +194,7 @@ async def test_a_cancellation_ends_the_calls_and_goes_on() -> None:
     bench, journal = Bench(), MemoryJournal()
     async with asyncio.TaskGroup() as group:
         run = group.create_task(
-            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS, FREE)
+            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, FREE)
         )
         await bench.wait_until_running("a", "b")
         run.cancel()
@@ -209,4 +205,4 @@ async def test_a_cancellation_ends_the_calls_and_goes_on() -> None:
 
 async def test_no_calls_give_no_messages() -> None:
     """An empty list is answered by an empty list."""
-    assert await run_calls([], answering(""), context(), MemoryJournal(), LIMITS, FREE) == []
+    assert await run_calls([], answering(""), context(), MemoryJournal(), FREE) == []

@@ -15,7 +15,6 @@ from agent.errors import ToolError, TurnSuspended
 from agent.messages import text_of
 from agent.ports import Decision, Inquiry, InquiryReply, Origin
 from agent.safety.redaction import MASK, Redactor
-from agent.settings import OutputSettings
 from agent.tools import gate, policy
 from agent.tools.addresses import Trail
 from agent.tools.context import Provenance, ToolContext, ToolOutcome, TurnRights
@@ -79,8 +78,8 @@ class Bench:
     async def run(self, *names: str, mode: ApprovalMode = "side_effects", **using: Any) -> Any:
         """Call these tools in one message; returns their results as text."""
         calls = [call(name, '{"what": "x"}', name) for name in names]
-        limits, rules = OutputSettings(), ApprovalRules(policy.table(mode))
-        entries = await run_calls(calls, self.tools, context(**using), self.journal, limits, rules)
+        rules = ApprovalRules(policy.table(mode))
+        entries = await run_calls(calls, self.tools, context(**using), self.journal, rules)
         return [text_of(entry.message) for entry in entries]
 
     def runs(self, name: str) -> Any:
@@ -286,7 +285,7 @@ async def test_a_chat_is_not_buried_in_questions() -> None:
     bench, folk = Bench(), Folk(None)
     calls = [call("send", call_id=f"c{number}") for number in range(100)]
     calls.append(call("look", call_id="look"))
-    asked = (bench.tools, context(people=folk), bench.journal, OutputSettings(), ApprovalRules())
+    asked = (bench.tools, context(people=folk), bench.journal, ApprovalRules())
     with pytest.raises(TurnSuspended, match="100 tool calls wait"):
         await run_calls(calls, *asked)
     assert MAX_ASKED <= len(folk.asked) < MAX_ASKED + MAX_CONCURRENT
@@ -307,7 +306,7 @@ async def test_arguments_that_do_not_fit_are_not_asked_about() -> None:
     bench, folk = Bench(), Folk(None)
     calls = [call("send", '{"nothing": 1}'), call("unheard_of")]
     entries = await run_calls(
-        calls, bench.tools, context(people=folk), bench.journal, OutputSettings(), ApprovalRules()
+        calls, bench.tools, context(people=folk), bench.journal, ApprovalRules()
     )
     assert ["do not fit" in text_of(each.message) for each in entries] == [True, False]
     assert folk.asked == []
@@ -393,7 +392,6 @@ async def test_a_call_that_cannot_be_shown_does_not_run() -> None:
         bench.tools,
         context(people=Nobody(None)),
         bench.journal,
-        OutputSettings(),
         ApprovalRules(),
     )
     assert text_of(entries[0].message) == "Error: send was not run: too long."

@@ -30,7 +30,7 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.recovery import Recovery, Rests, RetryPolicy
 from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
-from agent.settings import AgentSettings, CachingSettings, OutputSettings
+from agent.settings import AgentSettings, CachingSettings
 from agent.tokens import estimate_messages
 from agent.tools import policy
 from agent.tools.context import ToolContext
@@ -161,7 +161,6 @@ class Bench:
             self.models,
             self.toolbox,
             self.settings,
-            OutputSettings(),
             Recovery(RetryPolicy(retry_for_s=5, backoff_s=(0,)), self.rests),
             max_output_tokens=77,
             approval=self.approval,

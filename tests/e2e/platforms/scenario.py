@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.messages import ChatMessage, decode
 from agent.models.recovery import Recovery, RetryPolicy
-from agent.settings import AgentSettings, OutputSettings
+from agent.settings import AgentSettings
 from agent.tools.builtin.people import clarify, send_file
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -114,7 +114,6 @@ def _agent(model: HeldModel, errand: asyncio.Event) -> Agent:
         models=[model],
         tools=ToolRegistry([send_file, clarify, _held(errand)]),
         settings=AgentSettings(),
-        output=OutputSettings(),
         recovery=Recovery(RetryPolicy(retry_for_s=0, backoff_s=(0,))),
         max_output_tokens=1024,
     )

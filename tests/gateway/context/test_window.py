@@ -124,7 +124,7 @@ def test_a_turn_knows_what_its_segment_has_left_behind(tmp_path: Path) -> None:
     agent = replace(agent_of(MODEL), caching=CachingSettings(cache_ttl="1h"))
     planner = made.planner(agent, segment, MemoryCompactions(), budgets)
     assert (planner.watch.last, planner.watch.moving, planner.watch.ttl) == (prefix, "retry", "1h")
-    assert (planner.state, planner.spending) == (REPORTED.planner_state, budgets)
+    assert (planner.state, planner.rules.spending) == (REPORTED.planner_state, budgets)
 
 
 async def test_the_next_turn_has_the_smaller_window(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from agent.settings import (
     AgentSettings,
     FetchSettings,
     McpServerSettings,
-    OutputSettings,
     SandboxSettings,
     ToolSettings,
 )
@@ -258,7 +257,6 @@ async def attacked(
             models=(RecordingModel(world.script),),
             tools=world.tools(),
             settings=AgentSettings(),
-            output=OutputSettings(),
             approval=ApprovalRules(rules, own_records=own_records),
             recovery=Recovery(NO_WAIT),
             max_output_tokens=1024,
