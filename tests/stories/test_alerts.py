@@ -367,8 +367,8 @@ async def test_a_fault_of_a_platform_is_told_once(
                 await on.until(lambda: on.logged("alert_raised"))
                 await some_looks(on)
             await on.until(lambda: on.logged("alert_over"))
-            how = FINDINGS[kind].told
-            assert how is not None
+            how = FINDINGS[kind]
+            assert how.told
             expected = [] if how.announced else ["Trouble", "Over"]
             expected = expected[: 1 + bool(how.over)]
             await told(on, len(expected))
