@@ -1,1 +1,1 @@
-"""Access."""
+"""Who may talk: roles, pairing, sign-ins to the web chat, rate limits."""

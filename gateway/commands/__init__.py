@@ -1,1 +1,1 @@
-"""Commands."""
+"""Chat commands: a file and a decorator for each; registry.py finds them."""

@@ -1,1 +1,1 @@
-"""Context."""
+"""What the model is given for a turn: the window, prompts, summaries and memory."""
