@@ -33,16 +33,16 @@ class Bar:
 
 
 ROOMS = {
-    "gateway/storage": Bar(15_500, now=15_330),
-    "agent/models": Bar(4_900, now=5_095),
-    "agent/tools": Bar(4_400, now=4_501),
-    "gateway/cli": Bar(4_400, now=4_254),
-    "gateway/pipeline": Bar(3_500, now=3_497),
-    "gateway/settings": Bar(2_000, now=2_295),
-    "gateway/findings + gateway/metrics": Bar(2_800, now=3_321),
-    "adapters/slack": Bar(3_200, now=2_996),
-    "adapters/discord": Bar(3_000, now=2_933),
-    "agent/context": Bar(3_000, now=2_601),
+    "gateway/storage": Bar(15_500, now=15_052),
+    "agent/models": Bar(4_900, now=4_864),
+    "agent/tools": Bar(4_400, now=4_390),
+    "gateway/cli": Bar(4_400, now=4_165),
+    "gateway/pipeline": Bar(3_500, now=3_468),
+    "gateway/settings": Bar(2_000, now=2_120),
+    "gateway/findings + gateway/metrics": Bar(2_800, now=2_863),
+    "adapters/slack": Bar(3_200, now=2_984),
+    "adapters/discord": Bar(3_000, now=2_861),
+    "agent/context": Bar(3_000, now=2_560),
 }
 """Rooms with a ceiling, in lines of all kinds: it falls with each gain, and never rises."""
 
@@ -50,12 +50,12 @@ HELLO = "files entered by a warm hello on Telegram"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
-    "product files": Bar(300, now=365),
+    "product files": Bar(300, now=346),
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=86_643),
-    "lines of all kinds": Bar(90_000, now=92_786),
+    "product lines": Bar(83_000, now=83_413),
+    "lines of all kinds": Bar(90_000, now=89_400),
     **{f"lines of {room}": bar for room, bar in ROOMS.items()},
     "files that one other file alone imports": Bar(50),
     "share of import lines": Bar(None, unit=" %"),
@@ -66,7 +66,7 @@ BARS = {
     "… but for the same part of different platforms": Bar(None, unit=" %"),
     "… with a leading underscore left out": Bar(None, unit=" %"),
     "class names twice within a package": Bar(0),
-    "public function names in more than one file": Bar(100, now=104),
+    "public function names in more than one file": Bar(100),
     "layers contracts inside gateway and agent": Bar(2, at_least=True),
     "exceptions in these contracts": Bar(0),
     "files that import own modules by a string": Bar(2),
@@ -77,16 +77,16 @@ BARS = {
     "raise : except": Bar(None, at_least=True),
     "silent broad excepts": Bar(0),
     "parts of more than 8 fields": Bar(0),
-    "`Callable[[` annotations": Bar(None, now=175),
+    "`Callable[[` annotations": Bar(None, now=172),
     "comment lines per code line": Bar(None, at_least=True),
     "pages cited that are not in this repository": Bar(0),
-    "files outside of storage that import SQLAlchemy": Bar(None, now=29),
+    "files outside of storage that import SQLAlchemy": Bar(None, now=27),
     "… that import more of it than `Connection`": Bar(0),
     "`Row[` annotations": Bar(None, now=29),
     "… outside of storage, or that leave it": Bar(0),
     "commands of the CLI": Bar(45),
     # On a busy machine one or two files that work beside it are entered by each hello, too.
-    HELLO: Bar(75, now=84),
+    HELLO: Bar(75),
     "statements: a plain message": Bar(27),
     "transactions: a plain message": Bar(6),
 }
