@@ -26,7 +26,7 @@ from agent.ports import (
     ToolStatus,
 )
 from agent.prompt.skills import SkillShelf
-from agent.tools.addresses import Trail
+from agent.tools.links import Trail
 
 Service = TypeVar("Service")
 

@@ -11,9 +11,9 @@ from agent.errors import ToolError, TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import Files, ToolStatus, TurnJournal
 from agent.safety.redaction import Redactor
-from agent.tools.addresses import RECALLING
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules, Gate, arguments_of, is_asked
+from agent.tools.links import RECALLING
 from agent.tools.registry import ToolRegistry
 from agent.tools.truncate import Observation, truncate
 from agent.view.view import Entry

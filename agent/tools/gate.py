@@ -20,8 +20,8 @@ from agent.ports import DecidedVerdict, Decision, Inquiry, InquiryReply
 from agent.safety.redaction import MASK, Redactor
 from agent.safety.threats import is_delicate
 from agent.tools import policy
-from agent.tools.addresses import RECALLING, leads_of
 from agent.tools.context import Redirects, ToolContext, ToolOutcome, TurnRights
+from agent.tools.links import RECALLING, leads_of
 from agent.tools.policy import EVERYTHING, Destination, Facts, Rule
 from agent.tools.registry import ToolRegistry
 

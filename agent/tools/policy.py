@@ -18,7 +18,7 @@ import orjson
 
 from agent.ports import Origin
 from agent.settings import PolicyRule, ToolSettings
-from agent.tools.addresses import FETCH_URL, Trail, canonical, host_of
+from agent.tools.links import FETCH_URL, Trail, canonical, host_of
 
 Verdict = Literal["allow", "ask", "ask_owner", "deny"]
 """From the mildest to the strictest."""

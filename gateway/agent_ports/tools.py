@@ -25,9 +25,9 @@ from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import McpServerSettings, WorkspaceSettings
-from agent.tools.addresses import FETCH_URL, RECALLING, Trail, named_in
 from agent.tools.context import Hooks, Provenance, ToolContext, ToolServices, TurnRights
 from agent.tools.gate import reads_elsewhere
+from agent.tools.links import FETCH_URL, RECALLING, Trail, named_in
 from agent.tools.registry import ToolRegistry
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments

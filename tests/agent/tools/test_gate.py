@@ -16,10 +16,10 @@ from agent.messages import text_of
 from agent.ports import Decision, Inquiry, InquiryReply, Origin
 from agent.safety.redaction import MASK, Redactor
 from agent.tools import gate, policy
-from agent.tools.addresses import Trail
 from agent.tools.context import Provenance, ToolContext, ToolOutcome, TurnRights
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules, Gate, approval_question
+from agent.tools.links import Trail
 from agent.tools.policy import MOST_LINKS, ApprovalMode
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import MemoryJournal, call, context

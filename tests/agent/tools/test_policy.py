@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.ports import Origin
 from agent.tools import policy
-from agent.tools.addresses import Trail
+from agent.tools.links import Trail
 from agent.tools.policy import (
     DESTINATIONS,
     FETCH,

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from agent.errors import ToolError
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools import policy
-from agent.tools.addresses import Trail
 from agent.tools.context import Provenance, ToolOutcome, TurnRights
 from agent.tools.gate import ApprovalRules, Gate
+from agent.tools.links import Trail
 from agent.tools.policy import Rule
 from agent.tools.registry import ToolRegistry
 from agent.tools.sandbox import fetch

@@ -1,4 +1,4 @@
-"""Web addresses in people's own words, and in links of pages.
+"""The links that a turn knows: addresses in people's own words and in pages it read.
 
 Two addresses are equal if a client sends the same bytes for them: the case of scheme and host, the
 default port, an empty path, the fragment and "%" are normalised. A URL with a user name is not an

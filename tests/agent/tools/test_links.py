@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from agent.messages import tool_message
-from agent.tools.addresses import MAX_LINKS, Trail, canonical, host_of, leads_of, links_in, named_in
+from agent.tools.links import MAX_LINKS, Trail, canonical, host_of, leads_of, links_in, named_in
 from agent.tools.sandbox.fetch import parsed
 
 HERE = "https://site.example/blog/one"
