@@ -23,6 +23,7 @@ from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError, SecretUnreadable
 from agent.models.base import ChatModel, checked_key
+from agent.models.catalog import PROVIDERS
 from agent.models.factory import build_models, resolve_provider
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
@@ -239,8 +240,8 @@ def embedding_model(settings: Settings) -> ModelSettings | None:
     if settings.auxiliary.embeddings.model is None:
         return None
     model = _auxiliary(settings.auxiliary.embeddings, settings)
-    # All others speak OpenAI's API.
-    if resolve_provider(model) in {"anthropic", "offline"}:
+    facts = PROVIDERS.get(resolve_provider(model))
+    if facts is None or facts.api != "openai":
         text = "the server of `model` has no /embeddings, name one"
         raise SettingsError(f"auxiliary.embeddings.base_url: {text}")
     try:

@@ -7,10 +7,10 @@ then the table.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from agent.prompt_caching import is_claude
-from agent.settings import FactsSettings
+from agent.settings import FactsSettings, ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,16 @@ class ProviderFacts(NamedTuple):
         owner: Of the keys: "Anthropic".
         key_variable: Of the environment.
         key_shape: The beginning of its keys; empty if they have none in common.
-        base_url: Of a preset of `openai`.
+        base_url: Of its servers; `model.base_url` names another one.
+        api: In which its models are asked.
         example: A model, for providers without a default one.
     """
 
     owner: str
     key_variable: str
+    base_url: str
     key_shape: str = ""
-    base_url: str = ""
+    api: Literal["anthropic", "openai"] = "openai"
     keys_at: str = ""
     credit_at: str = ""
     example: str = ""
@@ -53,13 +55,16 @@ PROVIDERS: Mapping[str, ProviderFacts] = {
     "anthropic": ProviderFacts(
         "Anthropic",
         "ANTHROPIC_API_KEY",
+        "https://api.anthropic.com",
         "sk-ant-",
+        "anthropic",
         keys_at="https://console.anthropic.com/settings/keys",
         credit_at="https://console.anthropic.com/settings/billing",
     ),
     "openai": ProviderFacts(
         "OpenAI",
         "OPENAI_API_KEY",
+        "https://api.openai.com/v1",
         "sk-",
         keys_at="https://platform.openai.com/api-keys",
         credit_at="https://platform.openai.com/settings/organization/billing",
@@ -67,17 +72,22 @@ PROVIDERS: Mapping[str, ProviderFacts] = {
     "openrouter": ProviderFacts(
         "OpenRouter",
         "OPENROUTER_API_KEY",
-        "sk-or-",
         "https://openrouter.ai/api/v1",
+        "sk-or-",
         keys_at="https://openrouter.ai/settings/keys",
         credit_at="https://openrouter.ai/settings/credits",
         example="anthropic/claude-sonnet-5.5",
     ),
     "nous": ProviderFacts(
-        "Nous Research", "NOUS_API_KEY", base_url="https://inference-api.nousresearch.com/v1"
+        "Nous Research", "NOUS_API_KEY", "https://inference-api.nousresearch.com/v1"
     ),
 }
 KEY_VARIABLES = {name: facts.key_variable for name, facts in PROVIDERS.items()}
+
+
+def base_url_of(settings: ModelSettings) -> str:
+    """Return the address of a model's server."""
+    return settings.base_url or PROVIDERS.get(settings.provider, PROVIDERS["openai"]).base_url
 
 
 def provider_of(key: str) -> str | None:

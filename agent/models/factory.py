@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pydantic import SecretStr
 
 from agent.models.base import ChatModel
-from agent.models.catalog import DEFAULT_NAMES, provider_of, reasons
-from agent.models.openai.mode import OFFICIAL_URL, is_official
+from agent.models.catalog import DEFAULT_NAMES, PROVIDERS, base_url_of, provider_of, reasons
+from agent.models.openai.mode import is_official
 from agent.prompt_caching import is_claude
 from agent.settings import ModelSettings, Provider
 
@@ -66,20 +66,20 @@ def _build(settings: ModelSettings, key: SecretStr | None, number: int) -> ChatM
     provider = resolve_provider(settings)
     chosen = settings.model_copy(update={"provider": provider, "api_key": key})
     # An SDK takes 40 to 70 MB, and only one of them is needed.
-    match provider:
-        case "offline":
-            from agent.models.offline import OfflineModel  # noqa: PLC0415
+    if provider == "offline":
+        from agent.models.offline import OfflineModel  # noqa: PLC0415
 
-            return OfflineModel(chosen)
+        return OfflineModel(chosen)
+    match PROVIDERS[provider].api:
         case "anthropic":
             from agent.models.anthropic.client import AnthropicModel  # noqa: PLC0415
 
             return AnthropicModel(chosen, key_number=number)
-        case _ if _speaks_responses(chosen):
+        case "openai" if _speaks_responses(chosen):
             from agent.models.openai.responses import ResponsesModel  # noqa: PLC0415
 
             return ResponsesModel(chosen, key_number=number)
-        case _:
+        case "openai":
             from agent.models.openai.client import OpenAIModel  # noqa: PLC0415
 
             return OpenAIModel(chosen, key_number=number)
@@ -93,7 +93,7 @@ def _speaks_responses(settings: ModelSettings) -> bool:
     """
     if settings.api != "auto":
         return settings.api == "responses"
-    if settings.provider != "openai" or not is_official(settings.base_url or OFFICIAL_URL):
+    if settings.provider != "openai" or not is_official(base_url_of(settings)):
         return False
     is_reasoning = reasons(settings.name or DEFAULT_NAMES["openai"])
     return is_reasoning and CHAT_FIELDS.isdisjoint(settings.extra_body)

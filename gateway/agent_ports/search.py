@@ -32,7 +32,8 @@ from agent.errors import (
     ToolError,
 )
 from agent.messages import Usage, count
-from agent.models.openai.client import base_url_of, openai_errors
+from agent.models.catalog import base_url_of
+from agent.models.openai.client import openai_errors
 from agent.models.openai.transport import JsonServer
 from agent.models.wire import field_in, tokens_in
 from agent.ports import Findings, Hit, ModelCall, Searcher, SearchQuery

@@ -21,8 +21,8 @@ import typer
 
 from adapters.registry import AccountReport
 from agent.messages import count
+from agent.models.catalog import base_url_of
 from agent.models.factory import resolve_provider
-from agent.models.openai.client import base_url_of
 from gateway.agent_ports import budgets
 from gateway.agent_ports.tools import with_walls
 from gateway.backup import backups
@@ -53,7 +53,6 @@ MARKS: Mapping[Shown, tuple[str, str, str]] = {
     "fine": ("✓", "green", "fine"),
 }
 """Mark, colour and word of each level."""
-CLAUDE = "https://api.anthropic.com"
 
 OF_AN_UPGRADE = (
     *("settings-readable", "settings-effect", "plugins-there"),
@@ -364,8 +363,7 @@ async def _clock(line: Sequence[Configured]) -> str:
         provider = each.models[0].provider
         if provider not in INSIDE:
             block = each.settings.model_copy(update={"provider": provider})
-            is_claude = provider == "anthropic" and block.base_url is None
-            return await clock_trouble(CLAUDE if is_claude else base_url_of(block))
+            return await clock_trouble(base_url_of(block))
     return ""
 
 

@@ -24,15 +24,13 @@ from agent.models.api import (
     key_of,
 )
 from agent.models.base import ModelRequest, StopReason
-from agent.models.catalog import DEFAULT_NAMES
+from agent.models.catalog import DEFAULT_NAMES, base_url_of
 from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.transport import ServerError, Unreadable, events_of
 from agent.models.refusals import read
 from agent.models.wire import arguments_in, field_in, text_in, tokens_in
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
-
-OFFICIAL_URL = "https://api.anthropic.com"
 
 _STOP_REASONS: dict[str | None, StopReason] = {
     "tool_use": "tool_calls",
@@ -172,7 +170,7 @@ class AnthropicModel(ApiModel):
     @functools.cached_property
     def _client(self) -> anthropic.AsyncAnthropic:
         """The SDK's client, made by the first request, which then reports a failure to make it."""
-        url, idle = self._settings.base_url, self._settings.idle_timeout_s
+        url, idle = base_url_of(self._settings), self._settings.idle_timeout_s
         return anthropic.AsyncAnthropic(
             api_key=self._key,
             base_url=url,
@@ -181,8 +179,8 @@ class AnthropicModel(ApiModel):
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
             http_client=anthropic.DefaultAioHttpClient(
-                verify=tls_for(url or OFFICIAL_URL),
-                proxy=proxy_for(url or OFFICIAL_URL),
+                verify=tls_for(url),
+                proxy=proxy_for(url),
                 trust_env=False,
                 event_hooks={"response": [bound]},
             ),

@@ -13,9 +13,9 @@ from agent.errors import ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage, Usage
 from agent.models.api import UNREADABLE, ApiModel, StreamClock, StreamedAnswer, key_of
 from agent.models.base import ModelRequest, StopReason
-from agent.models.catalog import DEFAULT_NAMES, PROVIDERS
+from agent.models.catalog import DEFAULT_NAMES, PROVIDERS, base_url_of
 from agent.models.draft import AnswerDraft, CallDraft
-from agent.models.openai.mode import OFFICIAL_URL, Negotiation, Quirks, is_official
+from agent.models.openai.mode import Negotiation, Quirks, is_official
 from agent.models.openai.transport import JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
 from agent.models.wire import arguments_in, field_in, parse_object, text_in, tokens_in, usd_in
@@ -35,7 +35,7 @@ _STOP_REASONS: dict[str, StopReason] = {
 _BROKEN_CALL = "function_call_filter"
 """Gemini's end of an answer with an unreadable call. Source: answers that users quote in issues,
 e.g. "function_call_filter: MALFORMED_FUNCTION_CALL"."""
-_PRESETS = {name: facts.base_url for name, facts in PROVIDERS.items() if facts.base_url}
+_PRESETS = PROVIDERS.keys() - DEFAULT_NAMES
 
 # In order: the loaded window before the possible one. A model's training window is not the
 # server's. Source: the answers that the servers' projects document.
@@ -277,11 +277,6 @@ class OpenAIModel(OpenAIServerModel):
             quirks=quirks,
             join=self._joins,
         )
-
-
-def base_url_of(settings: ModelSettings) -> str:
-    """Return the address of a model's server."""
-    return settings.base_url or _PRESETS.get(settings.provider, OFFICIAL_URL)
 
 
 def window_in_list(listing: object, name: str) -> int:

@@ -63,8 +63,6 @@ PARSER_OFF: Quirk = "tool_parser_off"
 Limit = Literal["window", "output"]
 """A size that a refusal may name: of the window, or of the longest answer."""
 
-OFFICIAL_URL = "https://api.openai.com/v1"
-
 _CALL_MARK = re.compile(
     # <tool_call>, [TOOL_CALLS], <function=…>, <invoke name=…>, <|python_tag|>, <|action_start|>
     r"(?<![\w`\"'])(?:\[tool_calls?\]|<[\w:|\uff5c\u2581]*(?:tool|function|invoke|action|python))"

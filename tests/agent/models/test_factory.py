@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_args
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,10 +10,11 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from agent.errors import CredentialsRefused, ModelNotFound
+from agent.models.catalog import PROVIDERS
 from agent.models.factory import CHAT_FIELDS, build_models, resolve_provider
 from agent.models.openai.client import OpenAIModel
 from agent.models.openai.responses import ResponsesModel
-from agent.settings import ModelSettings
+from agent.settings import ModelSettings, Provider
 
 
 def settings(**values: object) -> ModelSettings:
@@ -53,6 +55,11 @@ async def test_models_are_built(
     assert (model.provider, model.context_length) == (provider, window)
     assert name in {None, model.name}
     await model.close()
+
+
+def test_every_provider_is_in_the_table() -> None:
+    """A provider that can be set but is not in the table would have no address and no class."""
+    assert {*get_args(Provider)} == {"auto", "offline", *PROVIDERS}
 
 
 @pytest.mark.parametrize(

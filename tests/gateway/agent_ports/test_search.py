@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from agent.errors import CredentialsRefused, ModelUnreachable, RateLimited, ToolError
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.openai.client import base_url_of
+from agent.models.catalog import base_url_of
 from agent.ports import Findings, SearchQuery
 from agent.tools.builtin.history import session_search
 from gateway.agent_ports import search as searching
