@@ -33,6 +33,7 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments
 from gateway.backup import pruning
 from gateway.backup.backups import Backups
+from gateway.commands.status import crowding_text
 from gateway.console.register import Inside
 from gateway.console.site import Console
 from gateway.context.memory import Recall
@@ -421,9 +422,15 @@ def _examination(reloading: Reloading, watch: silence.Watch, origin: AgentOrigin
         reloading.parts.shared.budgets,
         origin.foreign.states,
         lambda: reloading.mind.standing,
+        origin.plugins,
         lambda: reloading.refused,
     )
-    return Examination(vitals, lambda: reloading.loaded, lambda: origin.line)
+    return Examination(
+        vitals,
+        lambda: reloading.loaded,
+        lambda: origin.line,
+        lambda: crowding_text(reloading.parts.intake.facts(None)) or "",
+    )
 
 
 def _listen(

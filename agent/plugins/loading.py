@@ -209,13 +209,15 @@ MAX_PROMPT_CHARS = 2_000
 def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
     """Load the plugins of `plugins.enabled`; log and leave out those that cannot be loaded."""
     loaded: list[LoadedPlugin] = []
-    missing: list[str] = []
+    guards: list[str] = []
+    missing: dict[str, str] = {}
     for name in dict.fromkeys(settings.enabled):
         try:
             loaded.append(_load(name, settings, home))
         except PluginRefused as exc:
             is_guard = _may_guard(home, name)
-            missing += [name] if is_guard else []
+            guards += [name] if is_guard else []
+            missing[name] = str(exc)
             log.exception(
                 "plugin_unavailable",
                 plugin=name,
@@ -223,7 +225,7 @@ def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
                 tools_refused=is_guard,
                 exc_info=exc.__cause__,
             )
-    return Plugins(tuple(loaded), tuple(missing))
+    return Plugins(tuple(loaded), tuple(guards), missing)
 
 
 def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:

@@ -311,11 +311,13 @@ class Plugins:
     """The active plugins, in the order of `plugins.enabled`.
 
     `missing_guards` are enabled plugins that could not be loaded and may have a `pre_tool_call`:
-    tools that they may have been there to forbid are refused.
+    tools that they may have been there to forbid are refused. `missing` has the reason for each
+    plugin that could not be loaded, guard or not.
     """
 
     loaded: tuple[LoadedPlugin, ...] = ()
     missing_guards: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def providers(self) -> tuple[tuple[LoadedPlugin, MemoryProvider], ...]:

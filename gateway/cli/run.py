@@ -12,13 +12,14 @@ import typer
 from adapters.registry import account_types, platforms
 from agent.models.base import ChatModel
 from agent.models.factory import resolve_provider
+from agent.safety.redaction import printable
 from agent.settings import CachingSettings
 from gateway import app
 from gateway.access import web_door
 from gateway.access.pairing import owner_code
 from gateway.app import Gateway
 from gateway.cli.common import loaded, warn
-from gateway.commands.status import start_warnings
+from gateway.findings.report import pressing
 from gateway.logging.setup import configure_logging
 from gateway.reload.reloading import Source
 from gateway.settings.loading import Loaded, redactor_of
@@ -98,12 +99,10 @@ async def _welcome(gateway: Gateway, port: int, checks: Sequence[Checked]) -> No
 
 async def _warnings(gateway: Gateway) -> list[str]:
     """Return what may not work as intended, and log it."""
-    found = await gateway.platforms.examination.report(lambda finding: finding.at_start)
-    seen = [row for row in found if row.subject]
-    for row in seen:
+    found = pressing(await gateway.platforms.examination.report(lambda each: each.at_start))
+    for row in found:
         log.warning("found_at_start", finding=row.id, text=row.text)
-    missing = gateway.reloading.parts.shared.plugins.missing_guards
-    return [*start_warnings(missing, gateway.intake.facts(None)), *(row.text for row in seen)]
+    return [printable(row.text) for row in found]
 
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
-import structlog
-
 from agent.context.meter import TokenMeter
 from agent.context_engine import ContextEngine
 from agent.messages import ChatMessage, count, listed, quoted
@@ -23,8 +21,6 @@ from gateway.storage.reports.history import Status
 from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import ContextFill
 from gateway.storage.schema import iso_time
-
-log = structlog.get_logger()
 
 
 @Command("status", "show the state of this conversation", IMMEDIATE, 60, urgent=True)
@@ -123,24 +119,6 @@ def _fires_at(engine: ContextEngine) -> int | None:
     if isinstance(tokens, int | float) and tokens is not True and 1 <= tokens < inf:
         return int(tokens)
     return None
-
-
-def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[str, ...]:
-    """Return the warnings of a start; `missing_guards` are plugins that may forbid calls."""
-    found = [
-        f"The plugin {name} could not be loaded (`parley logs --event plugin_unavailable`): tools"
-        " that touch the world are refused until it is, or is taken out of plugins.enabled"
-        for name in missing_guards
-    ]
-    if crowded := crowding_text(model):
-        log.warning(
-            "prompt_leaves_little_room",
-            model=model.name,
-            fixed_tokens=model.fixed_tokens,
-            window_tokens=model.window_tokens,
-        )
-        found.append(f"Prompt and tools: {crowded}; fewer tools or a larger window help")
-    return tuple(found)
 
 
 def context_text(standing: ContextFill, model: StatusFacts) -> str:

@@ -48,6 +48,7 @@ class Evidence:
         hangs: Why it does not answer.
         tried: Log lines of a trial of the settings: plugins that cannot be loaded.
         deep: Whether to read the whole database.
+        crowding: Returns why prompt and tools leave little room, or "".
     """
 
     home: Path
@@ -66,6 +67,7 @@ class Evidence:
     hangs: str = ""
     tried: Sequence[Mapping[str, Any]] = ()
     deep: bool = False
+    crowding: Callable[[], str] = str
 
     # `lacks` makes sure that a look has what it needs.
     @property

@@ -184,7 +184,7 @@ async def clock_trouble(url: str) -> str:
     return f"it is {abs(ahead_s) / 60:,.0f} minutes {side} {host}" if abs(ahead_s) > AHEAD_S else ""
 
 
-@Finding("environment", level="error", needs="nothing", at_start=True)
+@Finding("environment", needs="nothing", at_start=True)
 def _environment(_: Evidence) -> Iterator[Sight]:
     """Proxies and certificates of the environment can be used.
 
@@ -192,12 +192,12 @@ def _environment(_: Evidence) -> Iterator[Sight]:
     Remedy: Correct or unset the variable that the line names (docs/operations.md, *Behind an HTTP
     proxy or a private CA*).
     """
-    yield from map(Sight, troubles())
+    yield from (Sight(trouble, level="error") for trouble in troubles())
     with suppress(UnusableEnvironment):
         if proxy_for("http://localhost") and proxy_for("http://127.0.0.1"):
             remedy = "Add `localhost,127.0.0.1` to NO_PROXY: local models and MCP servers."
             text = "a proxy is set, and NO_PROXY does not name localhost"
-            yield Sight(text, level="warning", remedy=remedy)
+            yield Sight(text, remedy=remedy)
 
 
 @Finding("sandbox-holds", level="error", at_start=True)
@@ -260,15 +260,17 @@ def _held(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{each.held.server}: {each.held.tool}: {each.held.why}")
 
 
-@Finding("plugins-there", level="error")
+@Finding("plugins-there", level="error", at_start=True)
 def _plugins(facts: Evidence) -> Iterator[Sight]:
     """Each plugin that is switched on can be loaded, and the context engine.
 
-    Why: Otherwise what a plugin adds, or forbids, is missing, and another engine takes over.
-    Remedy: The console says what is wrong with it (*Plugins*).
+    Why: Otherwise what a plugin adds is missing, and another engine takes over. Without a plugin
+    that may forbid calls, tools that touch the world are refused.
+    Remedy: Do what the line says, or take the plugin out of `plugins.enabled`; then restart.
     """
     enabled, engine = facts.settings.plugins.enabled, facts.settings.context.engine
     found = {each.name: each.problem for each in available(facts.home)} if enabled else {}
+    found |= facts.gateway.plugins.missing
     for each in facts.tried:
         if each["event"] == "plugin_unavailable":
             found[each["plugin"]] = each["reason"]
@@ -276,7 +278,9 @@ def _plugins(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{engine}: {each['reason']}")
     for name in enabled:
         if problem := found.get(name, "there is no such plugin"):
-            yield Sight(f"{name}: {problem}")
+            is_guard = name in facts.gateway.plugins.missing_guards
+            refused = "; tools that touch the world are refused without it" if is_guard else ""
+            yield Sight(f"{name}: {problem}{refused}")
     folder = facts.home / "plugins" / "context_engine" / engine
     if engine not in BUILT_IN_ENGINES and not folder.is_dir():
         text = f"{engine} is no engine of Parley's own, and no folder of plugins"

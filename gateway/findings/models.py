@@ -142,6 +142,18 @@ def _window(facts: Evidence) -> Iterator[Sight]:
             yield Sight(f"{block.place}.max_output_tokens is {output:,} of a window of {tokens:,}")
 
 
+@Finding("prompt-crowds", needs="gateway", at_start=True)
+def _crowds(facts: Evidence) -> Iterator[Sight]:
+    """Prompt and tools leave room for the conversation.
+
+    Why: They are part of each request; with little room left each turn compacts.
+    Remedy: Offer fewer tools, or choose a model with a larger window.
+    Text: prompt and tools take {subject}
+    """
+    if crowding := facts.crowding():
+        yield Sight(crowding)
+
+
 @Finding("server-modes", needs="gateway")
 def _modes(facts: Evidence) -> Iterator[Sight]:
     """Model servers take requests as they are meant.

@@ -156,22 +156,31 @@ class Examination:
     Attributes:
         loaded: Returns the settings that it uses, with their origins.
         line: Returns its models.
+        crowding: See `Evidence.crowding`.
     """
 
     vitals: Vitals
     loaded: Callable[[], Loaded]
     line: Callable[[], Sequence[Configured]]
+    crowding: Callable[[], str]
 
     async def facts(self, *, whole: bool = True) -> Evidence:
         """Gather the evidence without the database; `whole` as of `Vitals.live`."""
         found, live = self.loaded(), await self.vitals.live(whole=whole)
-        return Evidence(found.settings.home, found, line=self.line(), live=live)
+        line, crowding = self.line(), self.crowding
+        return Evidence(found.settings.home, found, line=line, live=live, crowding=crowding)
 
     async def of_live(self, *, whole: bool = True) -> tuple[LiveFacts, list[Row]]:
         """Return the state of this gateway, and what is wrong with it."""
         facts = await self.facts(whole=whole)
-        live = (each for each in FINDINGS.values() if each.blocks or each.needs in OF_GATEWAY)
-        rows = report(live, facts)
+        rows = report(
+            (
+                each
+                for each in FINDINGS.values()
+                if each.blocks or (whole and each.needs in OF_GATEWAY)
+            ),
+            facts,
+        )
         return facts.gateway, [row for row in rows if row.subject]
 
     async def report(

@@ -104,6 +104,7 @@ def refusal(home: Path, name: str) -> tuple[str, bool]:
     assert found.loaded == ()
     [event] = [each for each in logs if each["event"] == "plugin_unavailable"]
     assert event["tools_refused"] == bool(found.missing_guards)
+    assert found.missing == {name: event["reason"]}
     return event["reason"], event["tools_refused"]
 
 

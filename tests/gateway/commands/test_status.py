@@ -4,14 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from gateway.access.policy import Access
 from gateway.commands.registry import StatusFacts
 from gateway.commands.status import (
     crowding_text,
     firing_text,
-    start_warnings,
     status_facts,
     status_text,
 )
@@ -109,29 +107,6 @@ def test_a_title_cannot_break_the_markup() -> None:
     """It is what a person wrote, shown as it is."""
     text = status_text(IDLE, replace(STANDING, title="**`x`**"), MODEL)
     assert "- **Title**: `**'x'**`" in text
-
-
-CROWDED = StatusFacts("small", 16_000, 8_000, "compressor", fixed_tokens=2_000)
-
-
-def test_nothing_is_said_where_all_is_well() -> None:
-    """The prompt leaves room, and no plugin is missing."""
-    assert start_warnings((), CROWDED) == ()
-
-
-def test_a_missing_guard_is_said() -> None:
-    """Since tools are refused without it."""
-    [told] = start_warnings(("police",), CROWDED)
-    assert told.startswith("The plugin police could not be loaded")
-
-
-def test_a_small_window_with_many_tools_is_said() -> None:
-    """On the screen and in the log."""
-    crowded = StatusFacts("small", 16_000, 8_000, "compressor", fixed_tokens=5_000)
-    with capture_logs() as lines:
-        [told] = start_warnings((), crowded)
-    assert told.startswith("Prompt and tools: 5,000 of 8,000 tokens")
-    assert [line["event"] for line in lines] == ["prompt_leaves_little_room"]
 
 
 LISTS = """

@@ -70,6 +70,7 @@ class Patient:
     accounts: Any = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     deep: bool = False
+    crowding: str = ""
     afterwards: list[Callable[[], None]] = field(default_factory=list)
 
     def set(self, **changes: Any) -> None:
@@ -122,6 +123,7 @@ class Patient:
             "hangs": self.hangs,
             "live": self.live,
             "deep": self.deep,
+            "crowding": lambda: self.crowding,
         }
         try:
             with common.opened(found.settings) as conn:

@@ -11,6 +11,7 @@ import pytest
 
 from adapters.registry import AccountReport
 from agent.models.openai import mode
+from agent.plugins.registry import Plugins
 from gateway.agent_ports.budgets import BudgetUse, Limit
 from gateway.findings import database, machine
 from gateway.findings.finding import Level
@@ -87,6 +88,13 @@ def _not_connected(patient: Patient, _: pytest.MonkeyPatch) -> None:
 setting("mcp-confined", "note", tools__mcp={"files": {"command": "sh"}})
 setting("plugins-there", "error", plugins__enabled=["diary"])
 setting("plugins-there: engine", "note", context__engine="somebody-elses")
+
+
+@fault("plugins-there: guard", "error")
+def _missing_guard(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    plugins = Plugins(missing_guards=("police",), missing={"police": "it raises"})
+    patient.live = LiveFacts(plugins=plugins)
+    patient.set(plugins__enabled=["police"])
 
 
 @fault("settings-secrets: mode", "error")
@@ -342,6 +350,11 @@ def _no_sandbox(patient: Patient, patch: pytest.MonkeyPatch) -> None:
     reason = "bwrap: there is no program bwrap"
     patch.setattr("agent.processes.sandbox.choose", lambda _: reason)
     patient.set(tools={"enabled": ["terminal"]})
+
+
+@fault("prompt-crowds", "warning")
+def _many_tools(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.crowding = "5,000 of 8,000 tokens, which leaves little room"
 
 
 @fault("server-modes", "warning")

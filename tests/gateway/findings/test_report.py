@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent.plugins.registry import Plugins
 from gateway.findings.finding import Evidence, Finding, Needs, Sight, Unsure
 from gateway.findings.report import (
     FINDINGS,
@@ -315,3 +316,23 @@ def test_a_lesser_sight_is_advice() -> None:
 def test_exit_codes(levels: list[Shown], code: int) -> None:
     """Those of monitoring plugins."""
     assert exit_code([Row("x", each, "x", "Why.", "Remedy.") for each in levels]) == code
+
+
+def test_a_missing_guard_is_said_with_what_it_closes(patient: Patient) -> None:
+    """The start says it too, so that refused tools surprise no one."""
+    plugins = Plugins(missing_guards=("police",), missing={"police": "it raises", "diary": "gone"})
+    patient.live = LiveFacts(plugins=plugins)
+    patient.set(plugins__enabled=["police", "diary"])
+    assert FINDINGS["plugins-there"].at_start
+    assert {each.text for each in pressing(patient.result("plugins-there"))} == {
+        "police: it raises; tools that touch the world are refused without it",
+        "diary: gone",
+    }
+
+
+def test_a_crowded_prompt_is_said_with_its_figures(patient: Patient) -> None:
+    """By the gateway that runs, which knows prompt and tools."""
+    patient.live, patient.crowding = LiveFacts(), "5,000 of 8,000 tokens"
+    [row] = patient.result("prompt-crowds")
+    assert FINDINGS["prompt-crowds"].at_start
+    assert row.text == "prompt and tools take 5,000 of 8,000 tokens"
