@@ -113,11 +113,12 @@ def planner_of(
     *summary_models: ScriptedModel,
     timing: dict[str, Any] | None = None,
     enabled: bool = True,
+    spending: Any = None,
     **more: Any,
 ) -> Planner:
     asked = Summariser(summary_models, 10.0, **(timing or RetryClock().timing))
     summariser = asked if summary_models else None
-    rules = CompactionRules(enabled, summariser)
+    rules = CompactionRules(enabled, summariser, spending)
     return Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1", rules, **more)
 
 
