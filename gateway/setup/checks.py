@@ -10,7 +10,6 @@ from adapters.registry import AccountSettings, by_name
 from agent.errors import (
     BadRequest,
     CredentialsRefused,
-    CreditUsedUp,
     ModelError,
     ModelNotFound,
     RateLimited,
@@ -22,7 +21,7 @@ from agent.models.factory import build_models
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
 from gateway.settings.tree import Settings
-from gateway.supervision.credentials import Checked, Outcome, ask_platform
+from gateway.supervision.credentials import Checked, Outcome, ask_platform, refusal
 
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"
@@ -64,15 +63,14 @@ async def _asked(model: ChatModel) -> Checked:
 def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
     """Return the meaning of a failure; the texts of models contain no key."""
     facts = PROVIDERS.get(model.provider)
-    credit_at, keys_at = (facts.credit_at, facts.keys_at) if facts else ("", "")
     outcome: Outcome = "refused"
     match failure:
-        case CreditUsedUp():
-            outcome, text = "no_credit", "the key is good, but its account has no credit left"
-            text += f": {credit_at}" if credit_at else ""
         case CredentialsRefused():
-            text = "the provider refuses the key"
-            text += f"; keys are made at {keys_at}" if keys_at else ""
+            outcome, text = refusal(failure)
+            if facts and outcome == "no_credit":
+                text += f": {facts.credit_at}" if facts.credit_at else ""
+            elif facts and facts.keys_at:
+                text += f"; keys are made at {facts.keys_at}"
         case ModelNotFound():
             text = f"the provider knows no model {model.name} for this key"
         case BadRequest():

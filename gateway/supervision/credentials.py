@@ -138,11 +138,10 @@ def _of_model(block: Configured, number: int, answer: Answer) -> Checked:
     if not number and (variable := KEY_VARIABLES.get(model.provider)):
         setting += f" ({variable})"
     match answer:
-        case CreditUsedUp():
-            outcome: Outcome = "no_credit"
-            text = f"its account has no credit left; add some, or change {setting}"
         case CredentialsRefused():
-            outcome, text = "refused", f"the provider refuses the key; correct {setting}"
+            outcome, text = refusal(answer)
+            advice = "add some, or change" if outcome == "no_credit" else "correct"
+            text += f"; {advice} {setting}"
         case ModelError() | TimeoutError():
             outcome, text = "unreachable", "does not answer now; it is asked with each message"
         case None:
@@ -150,6 +149,13 @@ def _of_model(block: Configured, number: int, answer: Answer) -> Checked:
         case _:
             outcome, text = "accepted", "its server answers"
     return _logged(Checked(model.label, outcome, text))
+
+
+def refusal(failure: CredentialsRefused) -> tuple[Outcome, str]:
+    """Say why a provider refuses a key; the caller adds where to correct that."""
+    if isinstance(failure, CreditUsedUp):
+        return "no_credit", "the key is good, but its account has no credit left"
+    return "refused", "the provider refuses the key"
 
 
 def note_keys(rests: Rests, findings: Sequence[Checked]) -> None:
