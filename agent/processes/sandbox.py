@@ -62,17 +62,6 @@ def why_off(tools: ToolSettings) -> str:
     )
 
 
-def report(settings: SandboxSettings) -> list[str]:
-    """Return a line for each backend: whether it is used, or why not."""
-    chosen = choose(settings)
-    if isinstance(chosen, str):
-        return [f"no sandbox works: {chosen}"]
-    if chosen.backend == "none":
-        return ["no sandbox: tools.sandbox.backend is none"]
-    others = (f"not {name}: {reason}" for name, reason in chosen.others.items())
-    return [f"{chosen.backend} is used", *others]
-
-
 def why_not(backend: Backend) -> str | None:
     """Return why a backend cannot be used here, or None."""
     return confinement.why_not() if backend == "landlock" else why_not_bwrap()

@@ -22,7 +22,6 @@ from rich.text import Text
 from agent.messages import ToolSchema
 from agent.plugins import engines
 from agent.plugins.registry import DEFAULT
-from agent.processes import sandbox
 from agent.prompt.system import LAYERS, SystemPrompt
 from agent.safety.redaction import MASK, Redactor, printable
 from agent.settings import ReferencedSecret
@@ -119,10 +118,6 @@ def config_show(
     show({key: row | {"value": orjson.dumps(row["value"]).decode()} for key, row in known.items()})
     for warning in found.warnings:
         say(f"warning: {warning}", "yellow")
-    tools = found.settings.tools
-    if "terminal" in tools.enabled and tools.terminal.confine:
-        for line in sandbox.report(tools.sandbox):
-            say(f"sandbox: {line}")
 
 
 def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:

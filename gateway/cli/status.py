@@ -176,14 +176,8 @@ def lines(found: dict[str, Any]) -> list[Line]:
         size = f", {database['bytes'] / 1e6:,.1f} MB" if "bytes" in database else ""
         told.append((f"  {'database':<10} {database['at']}{size}", ""))
         told += _of_database(found)
-    match found["backup"]:
-        case None:
-            backup, style = "none (backup.to)", "dim"
-        case {"path": None, "to": folder}:
-            backup, style = f"none yet in {folder}", "yellow"
-        case last:
-            backup, style = f"{stretch(last['age_s'])} old: {last['path']}", ""
-    told.append((f"  {'backup':<10} {backup}", style))
+    if (last := found["backup"]) is not None and last["path"]:
+        told.append((f"  {'backup':<10} {stretch(last['age_s'])} old: {last['path']}", ""))
     for each in found["findings"]:
         since = f" (for {stretch(each['since_s'])})" if each["since_s"] else ""
         told.append((f"  {each['id']}: {each['text']}{since}", MARKS[each["level"]][1]))
@@ -224,9 +218,6 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
     if replicas["living"] + len(replicas["silent"]) > 1:
         style = "yellow" if silent else ""
         told.append((f"  {'replicas':<10} {replicas['living']} alive{silent}", style))
-    if found["questions"]:
-        asked = count(found["questions"], "question")
-        told.append((f"  {'questions':<10} {asked} to a person", "yellow"))
     return told
 
 

@@ -18,7 +18,7 @@ from agent.processes import sandbox
 from gateway.agent_ports.tools import unconfined_in
 from gateway.backup import backups
 from gateway.findings.finding import Evidence, Finding, Level, Sight, Unsure, open_to_others
-from gateway.logging.recent import MOST_LINES, RecentLines, lately, newest, tallied
+from gateway.logging.recent import MOST_LINES, RECENT, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.people import mcp
 
@@ -113,18 +113,21 @@ def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
             yield Sight("backup", text=f"there is no backup in {to} yet")
 
 
-@Finding("log-warnings")
+@Finding("log-warnings", page="log?level=warning")
 def _log_warnings(facts: Evidence) -> Iterator[Sight | Unsure]:
     """The log has no warnings of the last 15 minutes.
 
     Why: Something that Parley needs did not answer, or was refused, though Parley itself goes on.
     Remedy: See what they say: `parley logs --level warning --since 15m`.
     """
-    path = log_path(facts.settings.logging, facts.home)
-    if path is None:
-        yield Unsure("no log file is written")
-        return
-    found = tallied(newest(RecentLines(), (path, *predecessors(path)[:1]), lately(), MOST_LINES))
+    recent, files = RECENT, tuple[Path, ...]()
+    if facts.live is None:
+        # The process that looks has other lines in its memory than the gateway.
+        if (path := log_path(facts.settings.logging, facts.home)) is None:
+            yield Unsure("no log file is written")
+            return
+        recent, files = RecentLines(), (path, *predecessors(path)[:1])
+    found = tallied(newest(recent, files, lately(), MOST_LINES))
     often = ", ".join(f"{each.count:,} of {each.name}" for each in found[:MOST_EVENTS])
     rest = f", and {len(found) - MOST_EVENTS} more" if len(found) > MOST_EVENTS else ""
     if found:

@@ -22,7 +22,6 @@ from gateway.console.presentation import bars, number, short, stacked
 from gateway.console.register import HOME, Ask, Moved, Result, Shown, action, listed, page, pages
 from gateway.errors import NotFound
 from gateway.findings.report import FINDINGS, pressing
-from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
 from gateway.storage.conversation import questions
 from gateway.storage.people import members
 from gateway.storage.queue import alerts, dead_letters
@@ -33,8 +32,6 @@ from gateway.storage.reports.spending import KnownRates, Spent, Where
 DAYS = 14
 NEWEST = 6
 PAST_ALERTS = 5
-MOST_WARNINGS = 10
-"""Events of which warnings are shown, the most frequent ones."""
 APPROVALS = f"{HOME}/approvals"
 LETTERS = f"{HOME}/dead-letters"
 LONGEST_ANSWER = 10_000
@@ -83,7 +80,6 @@ async def overview(ask: Ask) -> Result:
     found = await inside.examination.report(lambda each: each.page, facts)
     read = await inside.database.read(_read, spans)
     opened = [each for each in read["alerts"] if each.over_at is None]
-    warnings = tallied(newest(RECENT, (), lately(), MOST_LINES))
     begun = [
         (day.name, [float(n) for n in (day.begun - day.dead - day.failed, day.dead, day.failed)])
         for day in read["days"]
@@ -96,8 +92,6 @@ async def overview(ask: Ask) -> Result:
             "live": facts.gateway,
             "accounts": {":".join(name): each for name, each in facts.gateway.accounts.items()},
             "needs": pressing(found),
-            "warnings": warnings[:MOST_WARNINGS],
-            "all_warnings": sum(each.count for each in warnings),
             "alerts": opened,
             "past_alerts": [each for each in read["alerts"] if each not in opened][:PAST_ALERTS],
             "today": read["spent"][-1],

@@ -321,6 +321,7 @@ async def servers(ask: Ask) -> Result:
             "texts": {each.held.digest: each for each in texts},
             "seen": revealed,
             "servers": ask.inside.examination.vitals.servers(),
+            "unconfined": report.FINDINGS["mcp-confined"],
             "off": sorted(off),
             "lost": _failures("mcp_lost", "server"),
             "late": _failures("tool_timed_out", "tool"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.processes import sandbox
-from agent.processes.sandbox import choose, report, why_not_bwrap, why_off
+from agent.processes.sandbox import choose, why_not_bwrap, why_off
 from agent.processes.walls import Sandbox
 from agent.settings import SandboxSettings, ToolSettings
 from agent.tools.catalog import builtin_tools
@@ -60,21 +60,18 @@ def test_a_wanted_one_is_not_replaced_by_another(monkeypatch: pytest.MonkeyPatch
 
 
 def test_where_none_works_each_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both for whoever starts Parley and for the report."""
+    """For whoever starts Parley."""
     backends(monkeypatch, bwrap="no namespaces", landlock="no Landlock")
     assert choose(SandboxSettings()) == "bwrap: no namespaces; landlock: no Landlock"
-    assert report(SandboxSettings()) == [
-        "no sandbox works: bwrap: no namespaces; landlock: no Landlock"
-    ]
 
 
-def test_the_report_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which one holds comes first."""
+def test_the_choice_names_the_reason_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without walls nothing is tried."""
     backends(monkeypatch, bwrap="no namespaces", landlock=None)
-    assert report(SandboxSettings()) == ["landlock is used", "not bwrap: no namespaces"]
-    off = SandboxSettings(backend="none")
-    assert report(off) == ["no sandbox: tools.sandbox.backend is none"]
-    assert choose(off) == Sandbox("none", "", {})
+    found = choose(SandboxSettings())
+    assert isinstance(found, Sandbox)
+    assert (found.backend, found.others) == ("landlock", {"bwrap": "no namespaces"})
+    assert choose(SandboxSettings(backend="none")) == Sandbox("none", "", {})
 
 
 def test_a_machine_without_bubblewrap_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,15 +81,6 @@ def test_the_list_has_one_line_for_each_key_and_warning(
     assert "hunter2" not in printed
 
 
-def test_it_says_which_sandbox_holds(parley: Parley, tmp_path: Path) -> None:
-    """Where commands are confined; the JSON holds settings alone."""
-    tools = {"enabled": ["terminal"], "sandbox": {"backend": "none"}}
-    (tmp_path / "parley.yaml").write_text(yaml.safe_dump({"tools": tools}))
-    line = "sandbox: no sandbox: tools.sandbox.backend is none"
-    assert line in parley("config", "show").out
-    assert line not in parley("config", "show", "--json").out
-
-
 def test_a_reference_is_shown_and_not_what_it_stands_for(tmp_path: Path) -> None:
     """In a value, a list and a map."""
     (tmp_path / "key").write_text("hunter26")

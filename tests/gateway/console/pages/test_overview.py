@@ -9,9 +9,9 @@ from sqlalchemy import update
 
 from adapters.errors import SendRejected
 from agent.messages import Usage
-from gateway.console.pages import overview
 from gateway.console.pages.overview import GONE
 from gateway.console.register import REGISTER
+from gateway.findings import machine
 from gateway.findings.report import FINDINGS
 from gateway.logging.recent import RecentLines
 from gateway.storage import schema
@@ -30,7 +30,7 @@ from tests.support.storage import model_call
 def recent(monkeypatch: pytest.MonkeyPatch) -> RecentLines:
     """Return the memory of the log, empty."""
     kept = RecentLines()
-    monkeypatch.setattr(overview, "RECENT", kept)
+    monkeypatch.setattr(machine, "RECENT", kept)
     return kept
 
 
@@ -49,7 +49,7 @@ async def test_all_is_well(tmp_path: Path) -> None:
 async def test_not_all_is_well_while_there_are_warnings(
     tmp_path: Path, recent: RecentLines
 ) -> None:
-    """Each leads to its lines; old ones, and what is no warning, do not count."""
+    """The finding leads to their lines; old ones, and what is no warning, do not count."""
     for at in ("2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
         add(recent, "plugin_failed", "warning", timestamp=at, plugin="<slow>", reason="hangs")
     add(recent, "turn_finished", timestamp="2999-01-01T00:00:00Z")
@@ -57,15 +57,12 @@ async def test_not_all_is_well_while_there_are_warnings(
     add(recent, "previous_process_ended", "warning", **ended)
     async with console(tmp_path) as running, running.browser() as browser:
         found = (await browser.get("/admin")).text
-        assert "No open alert; 3 warnings in the last 15 minutes" in found
+        assert "1 thing needs you" in found
         assert "All is well" not in found
-        link = "/admin/log?level=warning&amp;event=plugin_failed"
         assert (
-            f'<a href="{link}">plugin_failed</a></th><td class="n" data-name="How often">2<'
-            in found
-        )
-        assert "&lt;slow&gt;: hangs" in found
-        assert ">killed<" in found
+            '<a href="/admin/log?level=warning">warnings and errors of the last 15 minutes:'
+            " 2 of plugin_failed, 1 of previous_process_ended</a>"
+        ) in found
         assert "turn_finished" not in found
 
 
