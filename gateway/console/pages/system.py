@@ -49,12 +49,14 @@ from gateway.logging.recent import (
 )
 from gateway.logging.setup import log_path, predecessors
 from gateway.settings.editing import OWNER_ONLY, located
+from gateway.settings.loading import Loaded
 from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
 from gateway.setup.questions import (
     CHOICES,
     MODEL,
     NAMELESS,
+    OWN_SERVER,
     Answers,
     SetupQuestion,
     Target,
@@ -118,14 +120,17 @@ async def setup(ask: Ask) -> Result:
 
 async def _forms(ask: Ask, refused: str = "") -> Shown:
     """Show the forms; after a refusal with the answers, except keys and tokens."""
-    target, settings = await _read(ask)
+    target, now = await _read(ask)
+    settings, asked = now.settings, of_provider(OWN_SERVER, now)
+    shown = ["provider", *(each.field for each in asked if not each.is_secret)]
     return Shown(
         "setup.html",
         {
             "needs_model": is_without_model(settings, ask.inside.settings),
             "providers": {name: words for name, words in CHOICES.items() if name != DEMO},
             "nameless": [CHOICES[name] for name in NAMELESS],
-            "filled": {name: ask.form.get(name, "") for name in ("provider", "name", "base_url")},
+            "questions": asked,
+            "filled": {name: ask.form.get(name, "") for name in shown},
             "keys_at": {name: each.keys_at for name, each in PROVIDERS.items() if each.keys_at},
             "platforms": [
                 {"title": each.title, "name": each.name, "questions": of_platform(each)}
@@ -144,14 +149,14 @@ def _on(*settings: Settings) -> set[str]:
     return {name for each in settings for name, _ in each.platforms.on()}
 
 
-async def _read(ask: Ask) -> tuple[Target, Settings]:
+async def _read(ask: Ask) -> tuple[Target, Loaded]:
     """Return the target, and the settings of the file, which may wait for a restart."""
     running, file = ask.inside.settings, ask.inside.operator.reloading.file
     is_there = file is not None and await asyncio.to_thread(file.exists)
     # A page must not run the programs of references again.
     known = dict(references_in(running))
     target = Target(running.home, file if is_there else None, known)
-    return target, (await asyncio.to_thread(target.load)).settings
+    return target, await asyncio.to_thread(target.load)
 
 
 @action(f"{SETUP}/model")
@@ -176,15 +181,14 @@ async def _with_forms(ask: Ask, tried: Callable[[Ask], Awaitable[Result]]) -> Re
 
 
 async def _model(ask: Ask) -> Result:
-    target, settings = await _read(ask)
-    if not is_without_model(settings, ask.inside.settings):
+    target, now = await _read(ask)
+    if not is_without_model(now.settings, ask.inside.settings):
         raise GatewayError("There is a model already; `parley setup` changes it.")
-    provider, now = ask.form.get("provider", ""), await asyncio.to_thread(target.load)
-    asked = of_provider(provider, now)
+    provider = ask.form.get("provider", "")
     if provider == DEMO:
         raise GatewayError("Please choose a provider.")
     draft = Answers()
-    take_model(draft, provider, _answers(ask, asked), now)
+    take_model(draft, provider, _answers(ask, of_provider(provider, now)), now)
     return await _written(ask, target, draft, await try_answers(target, draft, MODEL))
 
 
@@ -192,8 +196,8 @@ async def _account(ask: Ask) -> Result:
     platform = by_name().get(ask.names["name"])
     if platform is None or not platform.credentials:
         raise Missing("There is no such platform.")
-    target, settings = await _read(ask)
-    if platform.name in _on(settings, ask.inside.settings):
+    target, now = await _read(ask)
+    if platform.name in _on(now.settings, ask.inside.settings):
         raise GatewayError(f"{platform.title} is set up already; `parley setup` changes it.")
     draft, asked = Answers(), of_platform(platform)
     take(draft, asked, _answers(ask, asked))
@@ -416,8 +420,8 @@ async def log(ask: Ask) -> Result:
         files = () if path is None else (path, *predecessors(path)[:1])
         records = await asyncio.to_thread(newest, RECENT, files, wanted, SHOWN_LINES)
     else:
-        came = [kept for kept in RECENT.since(after) if kept.number <= count]
-        records = [found for each in came if (found := wanted.admits(each.line))][-SHOWN_LINES:]
+        came = (line for number, line in RECENT.since(after) if number <= count)
+        records = [*filter(None, map(wanted.admits, came))][-SHOWN_LINES:]
     return Shown(
         "log.html",
         {
