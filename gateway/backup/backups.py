@@ -247,7 +247,10 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
     """Write a backup, its list last; flush it to the disk, and read it again."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
     guard = RoomGuard(to, stopped)
-    copied = Copying(_apart(settings, root), _folders_of_backups(settings, to), _OURS, guard)
+    # By device and inode, since paths have several spellings.
+    backups = (each.stat() for each in (to, folder_of(settings) or to) if each.is_dir())
+    theirs = frozenset((each.st_dev, each.st_ino) for each in backups)
+    copied = Copying(_apart(settings, root), theirs, _OURS, guard)
     sources = {HOME: settings.home.resolve(), WORKSPACES: root.resolve()}
     sources = {name: source for name, source in sources.items() if source.is_dir()}
     _require_room(to, location, sum(map(copied.size_of, sources.values())))
@@ -341,12 +344,6 @@ def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
         *([log_file, *predecessors(log_file)] if log_file else []),
     )
     return frozenset(map(_spelled, places))
-
-
-def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, int]]:
-    """Return device and inode of the folders of backups, since paths have several spellings."""
-    found = (each.stat() for each in (to, folder_of(settings) or to) if each.is_dir())
-    return frozenset((each.st_dev, each.st_ino) for each in found)
 
 
 def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False) -> None:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import structlog
@@ -89,13 +89,6 @@ _TELLING = (*_SUBJECTS, "sender", "how", "code", "reason", "error", "problems", 
 _PLACES = ("conversation", "session", "session_id", "chat", "parent")
 
 
-class KeptLine(NamedTuple):
-    """A line in memory, and its number: 1 is the first line of this process."""
-
-    number: int
-    line: bytes
-
-
 class RecentLines:
     """The newest lines of this process, bounded, from any thread.
 
@@ -104,7 +97,7 @@ class RecentLines:
     """
 
     def __init__(self) -> None:
-        self._kept: deque[KeptLine] = deque()
+        self._kept: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self.count = 0
         self._lock = threading.Lock()
@@ -113,13 +106,13 @@ class RecentLines:
         """Keep a line; the oldest ones make room for it."""
         with self._lock:
             self.count += 1
-            self._kept.append(KeptLine(self.count, line))
+            self._kept.append((self.count, line))
             self._bytes += len(line)
             while len(self._kept) > MOST_LINES or self._bytes > MOST_BYTES:
-                self._bytes -= len(self._kept.popleft().line)
+                self._bytes -= len(self._kept.popleft()[1])
 
-    def since(self, number: int) -> list[KeptLine]:
-        """Return the lines after a number that are still kept, in order."""
+    def since(self, number: int) -> list[tuple[int, bytes]]:
+        """Return the lines after a number that are still kept, each with its number, from 1 on."""
         with self._lock:
             behind = min(max(self.count - number, 0), len(self._kept))
             return list(islice(self._kept, len(self._kept) - behind, None))
@@ -243,10 +236,10 @@ def newest(
     Args:
         files: The log file and the rotated ones, the newest first.
     """
-    here = recent.since(0)
-    found = _taken((each.line for each in reversed(here)), wanted, limit)
+    here = [line for _, line in recent.since(0)]
+    found = _taken(reversed(here), wanted, limit)
     if files and len(found) < limit:
-        first = here[0].line if here else b""
+        first = here[0] if here else b""
         text = _end_of(files)
         at = text.rfind(first) if first else -1
         older = reversed((text if at < 0 else text[:at]).splitlines())

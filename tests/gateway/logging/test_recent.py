@@ -41,7 +41,7 @@ def test_what_came_since_is_returned_in_order() -> None:
     """By the number of the last line that was seen; numbers grow with each line."""
     kept = filled(line("a"), line("b"), line("c"))
     assert kept.count == 3
-    assert [each.number for each in kept.since(1)] == [2, 3]
+    assert [number for number, _ in kept.since(1)] == [2, 3]
     assert kept.since(3) == []
     assert kept.since(99) == []
 
@@ -50,7 +50,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By lines and by bytes: the oldest go."""
     monkeypatch.setattr(recent, "MOST_LINES", 3)
     kept = filled(*(line(str(n)) for n in range(10)))
-    assert [each.number for each in kept.since(0)] == [8, 9, 10]
+    assert [number for number, _ in kept.since(0)] == [8, 9, 10]
     monkeypatch.setattr(recent, "MOST_BYTES", 1)
     kept.add(line("x"))
     assert kept.since(0) == []
