@@ -44,10 +44,9 @@ from gateway.context import window
 from gateway.context.prompts import Snapshot
 from gateway.errors import GatewayNotRunning, NotFound, SettingsError
 from gateway.http import control
-from gateway.settings.changes import SettingsQuestion, named
+from gateway.settings.changes import SettingsQuestion
 from gateway.settings.editing import OWNER_ONLY, holds_secret, located, set_values
 from gateway.settings.loading import (
-    CONFIG_NAME,
     PASSWORDS,
     Loaded,
     file_of,
@@ -58,7 +57,7 @@ from gateway.settings.loading import (
 from gateway.settings.references import unresolved
 from gateway.settings.rules import contradictions
 from gateway.settings.sources import former, path_of, shown
-from gateway.settings.tree import mark_of, plain
+from gateway.settings.tree import mark_of, named, plain
 from gateway.setup.hermes_settings import hint
 from gateway.storage.conversation import sessions
 from gateway.storage.reports import history
@@ -355,7 +354,7 @@ def engines_use(context: typer.Context, name: str) -> None:
     before = read(context)
     if wrong := engines.why_unusable(before.settings.home, name):
         raise NotFound(wrong)
-    file = before.config_file or before.settings.home / CONFIG_NAME
+    file = before.file
     set_values(file, {("context", "engine"): name})
     say(f"{file}: {ENGINE} is {name}")
     # Read again: a variable of the environment may override what the file now says.

@@ -34,11 +34,11 @@ from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.next_turn import TurnStarter, next_turn_of
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import TurnKit, Worker
-from gateway.settings.changes import SettingChange, changes, effective, fingerprints_of, named
+from gateway.settings.changes import SettingChange, changes, effective, fingerprinted
 from gateway.settings.editing import located
 from gateway.settings.loading import Loaded, keep_last_used, secret_values
 from gateway.settings.references import Known, references_in
-from gateway.settings.tree import Settings, mark_of
+from gateway.settings.tree import Settings, mark_of, named
 from gateway.storage import audit_log
 from gateway.storage.people import mcp
 from gateway.supervision import credentials
@@ -385,7 +385,7 @@ class Reloading:
 
     async def note(self, settings: Settings) -> None:
         """Note the settings in the audit log; if that fails, the next start does it."""
-        written = fingerprints_of(settings.home).of_settings(settings)
+        written = fingerprinted(settings)
         keep_last_used(settings)
         await self.parts.shared.database.write(audit_log.note_settings, written)
 
@@ -475,7 +475,7 @@ class Reloading:
     def running(self) -> dict[str, dict[str, str]]:
         """Return the settings in use: key → JSON, origin, mark; of secrets fingerprints."""
         settings, origins = self.loaded.settings, self.loaded.origins
-        values = fingerprints_of(settings.home).of_settings(settings)
+        values = fingerprinted(settings)
         return {
             name: {
                 "value": values[".".join(map(str, path))],

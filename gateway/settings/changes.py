@@ -7,7 +7,7 @@ reload: the new values, but for those that wait for a restart.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -42,10 +42,9 @@ class SettingChange(NamedTuple):
 
 def changes(running: Settings, found: Settings) -> list[SettingChange]:
     """Return the keys that differ, in the order of the tree; the order of accounts is ignored."""
-    redactor = Redactor({*secret_values(running), *secret_values(found)})
-    write = fingerprints_of(running.home).of
+    write = _writer(running.home, {*secret_values(running), *secret_values(found)})
     return [
-        SettingChange(name_of(path, running), write(old, redactor), write(new, redactor), mark)
+        SettingChange(name_of(path, running), write(old), write(new), mark)
         for path, old, new, mark in _differences(running, found, ())
     ]
 
@@ -59,41 +58,34 @@ def effective(running: Settings, found: Settings) -> Settings:
     return settings
 
 
-class Fingerprints:
-    """Writes settings as JSON, with a fingerprint `hmac-KEY:HASH` in place of each secret.
+def fingerprinted(settings: Settings) -> dict[str, str]:
+    """Return each setting by its name, as JSON with a fingerprint in place of each secret."""
+    write = _writer(settings.home, secret_values(settings))
+    return {".".join(map(str, path)): write(value) for path, value in flatten(settings)}
+
+
+def _writer(home: Path, known: Iterable[str]) -> Callable[[Any], str]:
+    """Return a function that writes a setting as JSON, each secret as `hmac-KEY:HASH`.
 
     The key is random and belongs to the home, so that readers of the audit log cannot test guesses.
-    Rows of the unreleased 0.6 may have `sha256:HASH`.
+    The first call makes it.
     """
-
-    def __init__(self, key: str) -> None:
-        self._key = key.encode()
-        self._name = hashlib.sha256(self._key).hexdigest()[:KEY_CHARS]
-
-    def of_settings(self, settings: Settings) -> dict[str, str]:
-        """Return each setting by its name, as JSON."""
-        redactor = Redactor(secret_values(settings))
-        found = flatten(settings)
-        return {".".join(map(str, path)): self.of(value, redactor) for path, value in found}
-
-    def of(self, value: Any, redactor: Redactor) -> str:
-        """Return a value of the tree as JSON."""
-        # A value may contain a secret though its setting is not one: a password in an address.
-        return redactor.text(orjson.dumps(plain(value, self._written), default=str).decode())
-
-    def _written(self, secret: SecretStr) -> str:
-        text = secret.get_secret_value().encode()
-        digest = hmac.new(self._key, text, hashlib.sha256).hexdigest()
-        return f"hmac-{self._name}:{digest[:SHOWN_CHARS]}"
-
-
-def fingerprints_of(home: Path) -> Fingerprints:
-    """Return the writer for a home's fingerprints; the first call makes the key."""
-    file = home / KEY_FILE
+    file, redactor = home / KEY_FILE, Redactor(known)
     try:
-        return Fingerprints(kept_secret(file, KEY_BYTES))
+        key = kept_secret(file, KEY_BYTES).encode()
     except OSError as exc:
         raise SettingsError(f"{file} cannot be read or made: {exc.strerror}") from exc
+    name = hashlib.sha256(key).hexdigest()[:KEY_CHARS]
+
+    def fingerprint(secret: SecretStr) -> str:
+        digest = hmac.new(key, secret.get_secret_value().encode(), hashlib.sha256).hexdigest()
+        return f"hmac-{name}:{digest[:SHOWN_CHARS]}"
+
+    def write(value: Any) -> str:
+        # A value may contain a secret though its setting is not one: a password in an address.
+        return redactor.text(orjson.dumps(plain(value, fingerprint), default=str).decode())
+
+    return write
 
 
 def kept_secret(file: Path, size: int) -> str:
@@ -101,11 +93,6 @@ def kept_secret(file: Path, size: int) -> str:
     if not file.exists():
         replace_closed(file, (secrets.token_urlsafe(size) + "\n").encode())
     return file.read_text(encoding="utf-8", errors="replace").strip()
-
-
-def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
-    """Return path and value of each key by the name that people write."""
-    return {name_of(path, settings): (path, value) for path, value in flatten(settings)}
 
 
 def _differences(

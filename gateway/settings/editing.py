@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import starmap
 from pathlib import Path
@@ -92,19 +92,12 @@ def _changed_alone(values: Mapping[KeyPath, Any], before: dict[str, Any], text: 
     return text
 
 
-def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    inner = enumerate(value) if isinstance(value, list) else ()
-    for step, item in value.items() if isinstance(value, dict) else inner:
-        yield from _leaves(item, (*path, step))
-    if not isinstance(value, dict | list) or not value:
-        yield path, value
-
-
 def holds_secret(key: KeyPath, value: Any) -> bool:
     """Whether a value contains a secret itself, not only a reference to it."""
-    keys = all_keys()
-    texts = ((at, str(leaf)) for at, leaf in _leaves(value, key) if leaf)
-    return any(keys.is_secret(at) and not is_reference(text) for at, text in texts)
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        return any(holds_secret((*key, step), item) for step, item in inner)
+    return bool(value) and all_keys().is_secret(key) and not is_reference(str(value))
 
 
 def told(key: KeyPath, value: Any) -> str:

@@ -21,9 +21,18 @@ from agent.models.catalog import KEY_VARIABLES, provider_of
 from agent.safety.redaction import MASK, Redactor, is_telling
 from gateway.errors import SettingsError
 from gateway.settings.references import Known, References, references_in
-from gateway.settings.rules import contradictions, doubts, weak_secrets
+from gateway.settings.rules import contradictions, doubts
 from gateway.settings.sources import Hint, Sources
-from gateway.settings.tree import Settings, at_step, flatten, in_map, placed, plain, secrets_in
+from gateway.settings.tree import (
+    Settings,
+    at_step,
+    in_map,
+    name_of,
+    named,
+    placed,
+    plain,
+    secrets_in,
+)
 
 log = structlog.get_logger()
 
@@ -75,10 +84,8 @@ def load_settings(
     Args:
         config: The file named by `--config`; it must exist. None: PARLEY_CONFIG, else parley.yaml
             in PARLEY_HOME if it is there.
-        environ: Instead of the process environment.
         overrides: Command-line options, dotted key → value; None means not given. "home" as well.
         known: Secrets by path, which are not read again while their references stay.
-        hint: For keys of another program.
 
     Raises:
         SettingsError: One line for each problem, all of them at once.
@@ -102,18 +109,20 @@ def load_settings(
     settings, added = _with_providers(settings, environ)
     # Once more: a key from a variable of its provider may be a reference, too.
     settings = _resolved(settings, references, sources)
-    values = {sources.name(path): value for path, value in flatten(settings)}
-    origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
+    values = {name: value for name, (_, value) in named(settings).items()}
+    origins = {name: sources.origin(path) for name, (path, _) in named(settings).items()}
     origins |= {"home": home_origin, **added}
     # Behind the providers: keys from their variables are checked, too.
-    _refuse([
-        f"{key}: {text} ({_origin(key, origins)})" for key, text in contradictions(settings, values)
-    ])
+    problems = []
+    for key, text in contradictions(settings, values):
+        # Of a list of blocks, that of its first one.
+        inside = (of for name, of in origins.items() if f"{name}.".startswith(f"{key}."))
+        problems.append(f"{key}: {text} ({next(inside, 'default')})")
+    _refuse(problems)
     warnings = (
         *sources.warnings,
-        *(f"{sources.name(path)}: {text}" for path, text in references.warnings),
-        *doubts(settings),
-        *weak_secrets(values),
+        *(f"{name_of(path, settings)}: {text}" for path, text in references.warnings),
+        *doubts(settings, values),
     )
     return Loaded(settings, values, origins, warnings, file if is_there else None)
 
@@ -189,14 +198,8 @@ def last_used(home: Path, file: Path) -> Loaded | None:
 def _resolved(settings: Settings, references: References, sources: Sources) -> Settings:
     resolved: Settings = references.resolved(settings)
     wrong = references.problems
-    _refuse([f"{sources.name(at)}: {text} ({sources.origin(at)})" for at, text in wrong])
+    _refuse([f"{name_of(at, settings)}: {text} ({sources.origin(at)})" for at, text in wrong])
     return resolved
-
-
-def _origin(name: str, origins: Mapping[str, str]) -> str:
-    """Return the origin of a key; of a list of blocks, that of its first one."""
-    inside = (origin for key, origin in origins.items() if f"{key}.".startswith(f"{name}."))
-    return next(inside, "default")
 
 
 def secret_values(settings: Settings) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ MIN_TOKEN_KINDS = 8
 
 def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Yield (key, mistake) for every broken rule; `values` by dotted key."""
-    yield from _short_secrets(values)
+    for name, secret in _secrets(values):
+        if len(secret) < MIN_SECRET_CHARS:
+            yield name, f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
     yield from _wrong_urls(values)
     yield from _side_models(settings)
     yield from _weak_tokens(settings)
@@ -43,7 +45,6 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     if roles != ["user", "assistant"] * (len(roles) // 2):
         yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
     yield from _places(settings)
-    yield from _overlaps(settings)
     yield from _alerts(settings)
     # Other libraries bring parts of that package along.
     there = find_spec("opentelemetry") and find_spec("opentelemetry.sdk")
@@ -64,7 +65,7 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
         yield "alerts.webhook_secret", "signs nothing without alerts.webhook"
 
 
-def doubts(settings: Settings) -> Iterator[str]:
+def doubts(settings: Settings, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning for every value that may be a mistake."""
     if workspace := settings.agent.workspace:
         try:
@@ -80,10 +81,6 @@ def doubts(settings: Settings) -> Iterator[str]:
             if getattr(block, name) != ModelSettings.model_fields[name].default:
                 told = "is set, but has no effect: that of `model` holds for all"
                 yield f"fallbacks.{number}.{name} {told}"
-
-
-def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for every secret outside of maps that is too plain to be masked."""
     for name, secret in _secrets(values):
         if not is_telling(secret):
             yield (
@@ -93,16 +90,11 @@ def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _secrets(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield every secret outside of maps, with its key."""
     for name, value in values.items():
         for secret in value if isinstance(value, tuple) else (value,):
             if isinstance(secret, SecretStr):
                 yield name, secret.get_secret_value()
-
-
-def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:
-    for name, secret in _secrets(values):
-        if len(secret) < MIN_SECRET_CHARS:
-            yield name, f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
 
 
 def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -251,35 +243,34 @@ def _is_readable(url: str) -> bool:
 
 
 def _places(settings: Settings) -> Iterator[Contradiction]:
-    """Yield paths and hosts of tools that could never match anything."""
-    for key, paths in _readable(settings):
-        for path in paths:
-            if not path.is_absolute():
-                yield key, f"'{path}' must be an absolute path, such as /srv/notes"
-    for host in settings.tools.fetch.allow_hosts:
+    """Yield hosts and paths of tools that match nothing, and paths that must be out of reach."""
+    tools, terminal = settings.tools, "tools.terminal.readable"
+    for host in tools.fetch.allow_hosts:
         if "/" in host:
             text = "must be a host or host:port without scheme and path, such as wiki.local"
             yield "tools.fetch.allow_hosts", f"{host!r} {text}"
-
-
-def _readable(settings: Settings) -> Iterator[tuple[str, list[Path]]]:
-    """Yield the paths that commands, and programs of MCP servers, may use by the settings."""
-    yield "tools.terminal.readable", [*settings.tools.terminal.readable]
-    for name, server in settings.tools.mcp.items():
+    usable: dict[str, list[Path]] = {terminal: [*tools.terminal.readable]}
+    for name, server in tools.mcp.items():
         if server.command is not None and server.confined is not False:
             cwd = [server.cwd] if server.cwd else []
-            yield f"tools.mcp.{name}", [*server.readable, *server.writable, *cwd]
+            usable[f"tools.mcp.{name}"] = [*server.readable, *server.writable, *cwd]
+    for key, paths in usable.items():
+        for path in paths:
+            if not path.is_absolute():
+                yield key, f"'{path}' must be an absolute path, such as /srv/notes"
+    if "terminal" in tools.enabled and tools.terminal.confine:
+        usable[terminal] += map(Path, SYSTEM)
+    else:
+        del usable[terminal]
+    yield from _overlaps(settings, usable)
 
 
-def _overlaps(settings: Settings) -> Iterator[Contradiction]:
+def _overlaps(settings: Settings, usable: Mapping[str, list[Path]]) -> Iterator[Contradiction]:
     """Yield paths that overlap with Parley's own files, or with other chats' files."""
     tools = settings.tools
     own = [settings.home, *([tools.workspace.root] if tools.workspace.root else [])]
-    for key, named in _readable(settings):
-        paths, use = named, "it may use"
-        if key == "tools.terminal.readable":
-            is_on = "terminal" in tools.enabled and tools.terminal.confine
-            paths, use = [*map(Path, SYSTEM), *named] if is_on else [], "commands may read"
+    for key, paths in usable.items():
+        use = "commands may read" if key == "tools.terminal.readable" else "it may use"
         for mine, path in product(own, paths):
             here, there = mine.resolve(), path.resolve()
             if here.is_relative_to(there) or there.is_relative_to(here):

@@ -142,17 +142,13 @@ class Sources:
         below = (origin for at, origin in self._origins.items() if at[: len(path)] == path)
         return next(below, "default")
 
-    def name(self, path: KeyPath) -> str:
-        """Return a path as people write it."""
-        return name_of(path, self.tree)
-
     def refused(self, error: "ErrorDetails") -> str:
         """Return the line for one validation error of the tree."""
         path = error["loc"]
         # Follows a name in a map that is itself wrong.
         if is_name := path[-1:] == ("[key]",):
             path = path[:-1]
-        name, origin = self.name(path), self.origin(path)
+        name, origin = name_of(path, self.tree), self.origin(path)
         if error["type"] == "extra_forbidden":
             told = self._hint(name, error["input"]) or _instead(path, name)
             return f"{name}: unknown key in {origin}; {told}"
@@ -225,7 +221,7 @@ class Sources:
             example = '["a", "b"]' if key.kind in {"json", "blocks"} else '{"key": "value"}'
             value = shown(text, hidden=key.secret or key.kind != "json")
             problem = f"{value} in {variable} is not allowed; must be JSON, such as {example}"
-            self.problems.append(f"{self.name(path)}: {problem}")
+            self.problems.append(f"{name_of(path, self.tree)}: {problem}")
 
 
 def former(path: KeyPath) -> str | None:

@@ -437,6 +437,11 @@ def name_of(path: KeyPath, root: Any) -> str:
     return dotted(tuple(steps))
 
 
+def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
+    """Return path and value of each key by the name that people write."""
+    return {name_of(path, settings): (path, value) for path, value in flatten(settings)}
+
+
 def at_step(value: Any, step: str | int) -> Any:
     """Return the value at one step, or None."""
     if isinstance(value, BaseModel):

@@ -20,7 +20,7 @@ from gateway.settings.editing import told
 from gateway.settings.loading import CONFIG_NAME, Loaded, key_variable, load_settings
 from gateway.settings.references import Known, argument, is_reference
 from gateway.settings.sources import PREFIX, Sources, key_leaves, path_of, read_yaml
-from gateway.settings.tree import all_keys
+from gateway.settings.tree import all_keys, name_of
 from gateway.setup.checks import check_account, check_model, mixed_up
 from gateway.setup.hermes_settings import hint, leaves
 from gateway.supervision.credentials import Checked
@@ -102,7 +102,7 @@ def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:
     sources, found = Sources(), {}
     sources.add_file(target.file, str(target.file))
     for path, value in key_leaves((), sources.tree):
-        name = sources.name(path)
+        name = name_of(path, sources.tree)
         is_given = any(path[:end] in given for end in range(len(path) + 1))
         is_text = is_secret(name) and isinstance(value, str) and value
         if is_text and not is_given and not is_reference(value):
@@ -216,7 +216,7 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
     if provider == OFFLINE:
         return ()
     facts = PROVIDERS.get(provider)
-    address = SetupQuestion("model.base_url", "Its address", "the address", default=LOCAL_URL)
+    address = SetupQuestion("model.base_url", "Address", "the address", default=LOCAL_URL)
     key = SetupQuestion(
         "model.api_key",
         "Key",

@@ -15,7 +15,7 @@ import yaml
 
 from gateway.backup.backups import DUMP
 from gateway.backup.copying import digest_of
-from gateway.settings.changes import fingerprints_of
+from gateway.settings.changes import fingerprinted
 from gateway.settings.loading import load_settings
 from gateway.storage.schema import REVISION
 from tests.support.command_line import Run, own_environment, runner
@@ -115,7 +115,7 @@ def test_a_secret_is_not_guessed_from_the_audit_log(tmp_path: Path) -> None:
     """Its recorded hash cannot be tested without the home's key."""
     (tmp_path / "parley.yaml").write_text("model: {provider: openai, api_key: hunter22}\n")
     settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
-    said = fingerprints_of(tmp_path).of_settings(settings)["model.api_key"]
+    said = fingerprinted(settings)["model.api_key"]
     hashes = [each(b"hunter22").hexdigest()[:8] for each in (sha256, sha1, md5, blake2b)]
     assert said.startswith('"hmac-')
     assert [each for each in hashes if each in said] == []

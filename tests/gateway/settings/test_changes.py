@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.settings.changes import KEY_FILE, fingerprints_of
+from gateway.settings.changes import KEY_FILE, fingerprinted
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
@@ -24,7 +24,7 @@ def settings_with(home: Path, yaml: str, **environ: str) -> Settings:
 
 def written(settings: Settings) -> dict[str, str]:
     """Return the settings as the audit log records them."""
-    return fingerprints_of(settings.home).of_settings(settings)
+    return fingerprinted(settings)
 
 
 def started(store: Store, settings: Settings) -> AuditEntry | None:
