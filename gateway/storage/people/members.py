@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     Connection,
+    Select,
     Text,
     and_,
     bindparam,
@@ -29,6 +30,7 @@ from gateway.session_keys import FOR_ONE_QUESTION, is_direct
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.schema import (
+    batches,
     conversation,
     inbox,
     is_said,
@@ -105,11 +107,9 @@ _ROLE = select(member.c.role).where(
 
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
     """Return the role of each member among (platform, sender) pairs."""
-    if not whom:
-        return {}
-    those = tuple_(member.c.platform, member.c.sender).in_(whom)
-    rows = conn.execute(select(member).where(those))
-    return {(row.platform, row.sender): row.role for row in rows}
+    person = tuple_(member.c.platform, member.c.sender)
+    found = (conn.execute(select(member).where(person.in_(some))) for some in batches(whom))
+    return {(row.platform, row.sender): row.role for rows in found for row in rows}
 
 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
@@ -119,9 +119,12 @@ def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
     """
     asked = [who.partition(":")[::2] for who in sorted(set(whom)) if ":" in who]
     asked = [each for each in asked if each[0] != BUILT_IN]
-    if not asked:
-        return {}
-    people = values(column("platform", Text), column("sender", Text)).data(asked)
+    found = (conn.execute(_names(some)) for some in batches(asked))
+    return {f"{row.platform}:{row.sender}": row.name for rows in found for row in rows if row.name}
+
+
+def _names(whom: Sequence[tuple[str, str]]) -> Select[Any]:
+    people = values(column("platform", Text), column("sender", Text)).data(whom)
     person = people.cte("person")
     written = (
         select(inbox.c.sender_name)
@@ -134,8 +137,7 @@ def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
     )
     known = (member.c.platform == person.c.platform, member.c.sender == person.c.sender)
     let_in_as = select(member.c.sender_name).where(*known).scalar_subquery()
-    rows = conn.execute(select(person, func.coalesce(written, let_in_as).label("name")))
-    return {f"{row.platform}:{row.sender}": row.name for row in rows if row.name}
+    return select(person, func.coalesce(written, let_in_as).label("name"))
 
 
 def everybody(conn: Connection) -> list[Member]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 from sqlalchemy import Connection, and_, bindparam, delete, or_, select, update
 
-from gateway.storage.schema import now_s, web_link, web_session, web_user
+from gateway.storage.schema import batches, now_s, web_link, web_session, web_user
 
 WebRole = Literal["owner", "member", "guest", "removed", "stranger"]
 """A stranger, whom the settings do not let in any more, is never stored."""
@@ -93,8 +93,8 @@ def user(conn: Connection, name: str) -> WebUser | None:
 
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
     """Return the existing users of these names."""
-    rows = conn.execute(select(web_user).where(web_user.c.name.in_(names)))
-    return {row.name: WebUser(*row) for row in rows}
+    by_name = (select(web_user).where(web_user.c.name.in_(some)) for some in batches(names))
+    return {row.name: WebUser(*row) for query in by_name for row in conn.execute(query)}
 
 
 def everybody(conn: Connection) -> list[WebUser]:

@@ -4,6 +4,7 @@ Uniqueness rules are indexes; `message` rows are never updated. Times are second
 the database's clock (`now_s`), unless a comment says otherwise.
 """
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,9 @@ from gateway.storage.schema.conversations import *  # noqa: F403
 from gateway.storage.schema.people import *  # noqa: F403
 from gateway.storage.schema.queue import *  # noqa: F403
 
+AT_ONCE = 10_000
+"""People that one statement looks up, by at most two values each: SQLite takes 32,766 values,
+psycopg 65,535. Source: sqlite.org/limits.html, *Maximum Number Of Host Parameters*."""
 REVISION = "0035"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0035"
@@ -62,6 +66,11 @@ def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
 def now(conn: Connection) -> float:
     """Return the time by the database's clock, in seconds since the epoch."""
     return conn.execute(select(now_s())).scalar_one()
+
+
+def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut a sequence of any length into pieces for one statement each."""
+    return (items[n : n + AT_ONCE] for n in range(0, len(items), AT_ONCE))
 
 
 def id_in(text: str) -> int | None:

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, update
+from sqlalchemy import Connection, Row, event, update
 from sqlalchemy.exc import IntegrityError
 
 from adapters.messages import Address
-from gateway.storage.people import members
+from gateway.storage.people import members, web_users
 from gateway.storage.people.members import CODE_S, DECIDED_S
 from gateway.storage.schema import inbox, member, pairing
 from tests.support.storage import Store, admit, inbound
@@ -55,6 +55,31 @@ def test_people_are_known_by_what_they_wrote_last(store: Store) -> None:
     found = store.run(members.names, asked)
     assert found == {"telegram:7": "<b>Anna</b>", "telegram:9": "Bob"}
     assert store.run(members.names, []) == {}
+
+
+def test_any_number_of_people_is_looked_up(store: Store) -> None:
+    """In few statements, each with fewer values than SQLite's default limit."""
+    store.run(members.let_in, ("telegram", "7"), "Ann", "member", "telegram:1")
+    store.run(web_users.enter, "ann", "member", None, "telegram:1")
+    people = [str(n) for n in range(20_001)]
+    pairs = [("telegram", each) for each in people]
+    values: list[int] = []
+
+    def looked_up(conn: Connection) -> list[Any]:
+        event.listen(conn, "before_cursor_execute", lambda *args: values.append(len(args[3])))
+        return [
+            members.roles(conn, pairs),
+            members.names(conn, [f"telegram:{each}" for each in people]),
+            list(web_users.named(conn, [*people, "ann"])),
+        ]
+
+    assert store.run(looked_up) == [
+        {("telegram", "7"): "member"},
+        {"telegram:7": "Ann"},
+        ["ann"],
+    ]
+    assert len(values) == 9
+    assert max(values) <= 32_766
 
 
 def test_a_member_can_become_an_owner_and_stays_one(store: Store) -> None:
