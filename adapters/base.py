@@ -45,23 +45,18 @@ class Intake(Protocol):
         Raises:
             StorageUnavailable: Nothing was stored; do not acknowledge.
         """
-        ...
 
     def wait_s(self, platform: str, sender: str) -> float:
         """Return the seconds until a member may send another message."""
-        ...
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source, or None before its first update."""
-        ...
 
     async def positions(self, prefix: str) -> dict[str, int]:
         """Return the positions of all sources with a name prefix, by name."""
-        ...
 
     async def is_conversation(self, address: Address) -> bool:
         """Whether the bot has a conversation in this direct chat or thread."""
-        ...
 
 
 class PoolUse(Protocol):
@@ -73,11 +68,9 @@ class PoolUse(Protocol):
     @property
     def in_use(self) -> int:
         """Connections with a request, or lost to the pool; idle ones do not count."""
-        ...
 
     def figures(self) -> dict[str, int | None]:
         """Return `in_use`, `limit` and `replaced` (how often the client was) by name."""
-        ...
 
 
 FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("FENCE", default=None)
@@ -153,7 +146,6 @@ class Receives(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the platform was reached lately; shown by /readyz."""
-        ...
 
     async def run(self) -> None:
         """Receive updates until cancelled; every call starts a fresh client.
@@ -162,7 +154,6 @@ class Receives(Protocol):
             AdapterDisconnected: Call it again, with back-off.
             AdapterRefused: Credentials are wrong; the message names the setting.
         """
-        ...
 
 
 class Adapter(Protocol):
@@ -183,25 +174,20 @@ class Adapter(Protocol):
     @property
     def receivers(self) -> Sequence[Receives]:
         """The connections that bring updates; always the same ones, in the same order."""
-        ...
 
     @property
     def is_exclusive(self) -> bool:
         """Whether only one process at a time may run each receiver; the others only send."""
-        ...
 
     @property
     def pool(self) -> PoolUse | None:
         """The use of the connections for sending; None if there are none."""
-        ...
 
     async def close(self) -> None:
         """Close the connections. Sends are possible until then, also without receiving."""
-        ...
 
     def render(self, markdown: str) -> list[str]:
         """Split an answer into payloads; see `Renderer`."""
-        ...
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload, within the platform's limits.
@@ -211,7 +197,6 @@ class Adapter(Protocol):
             SendUnknown: It may have been shown.
             SendRejected: It will never be shown.
         """
-        ...
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Remove the buttons of a message; may be repeated.
@@ -220,7 +205,6 @@ class Adapter(Protocol):
             SendDelayed: Try again later.
             SendRejected: The message cannot be changed any more.
         """
-        ...
 
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file that came with a message.
@@ -229,7 +213,6 @@ class Adapter(Protocol):
             FetchDelayed: Try again later.
             FetchRejected: It is gone, or it has more than `limit_bytes`.
         """
-        ...
 
     async def preview(
         self,
@@ -252,7 +235,6 @@ class Adapter(Protocol):
         Returns:
             The platform's id of the preview message, for `Outgoing.preview_ref`, or None.
         """
-        ...
 
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
@@ -265,15 +247,12 @@ class Adapter(Protocol):
             SendDelayed: It cannot be looked up now.
             SendRejected: It can never be looked up.
         """
-        ...
 
     async def show_working(self, question: MessageRef) -> None:
         """Show that an answer is being made ("typing"), best effort; lasts about 5 s."""
-        ...
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to the question's message, in place of an earlier reaction; best effort."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,21 +316,17 @@ class History(Protocol):
 
     async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
         """Return a user's own conversations, newest activity first, at most 200."""
-        ...
 
     async def items(
         self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
     ) -> list[ChatItem]:
         """Return the items after the two positions, in order; empty for an unknown chat."""
-        ...
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
         """Return a file of this chat, or None."""
-        ...
 
     async def gauge(self, address: Address) -> ContextGauge:
         """Return the fill of the conversation's window."""
-        ...
 
 
 class Viewers(Protocol):
@@ -359,15 +334,12 @@ class Viewers(Protocol):
 
     def refresh(self, chat: str) -> None:
         """Make them read the history again."""
-        ...
 
     def show(self, chat: str, text: str) -> None:
         """Show them a growing answer; an empty text shows none."""
-        ...
 
     def show_working(self, chat: str) -> None:
         """Show them that an answer is being made."""
-        ...
 
 
 class Elsewhere:

@@ -164,18 +164,15 @@ class VisitLimits(Protocol):
 
     def ask(self, visitor: Visitor, caller: Requester, *, reads: bool) -> None:
         """Count a request of a user: one that reads, or one that changes something."""
-        ...
 
     def stream(self, visitor: Visitor, caller: Requester, end: End) -> AbstractContextManager[None]:
         """Count an event stream of a user and an address while the block runs.
 
         With too many streams of a user the oldest one ends: its `end` is called.
         """
-        ...
 
     def room(self, visitor: Visitor) -> AbstractContextManager[Reach]:
         """Return a function that counts the bytes a user holds while the block runs."""
-        ...
 
 
 class Door(Protocol):
@@ -184,20 +181,16 @@ class Door(Protocol):
     @property
     def limits(self) -> VisitLimits:
         """Limits of signed-in users."""
-        ...
 
     @property
     def provider(self) -> str | None:
         """The host of the identity provider, or None."""
-        ...
 
     async def session(self, secret: str) -> Visitor | None:
         """Return the user of a cookie's value, or None if the session is not valid."""
-        ...
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
         """Return the user of a token, or raise SignInRefused."""
-        ...
 
     async def sign_in(
         self, proof: Proof, secret: str, caller: Requester, instead_of: str = ""
@@ -211,11 +204,9 @@ class Door(Protocol):
             SignInRefused: The proof is wrong, or there were too many wrong ones.
             SignedInAlready: The browser's session belongs to another user than the link.
         """
-        ...
 
     async def lead_out(self) -> Errand:
         """Return the provider's address for a sign-in, or raise ProviderUnreachable."""
-        ...
 
     async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
         """Begin a session for the user that the identity provider names; the caller's session ends.
@@ -224,8 +215,6 @@ class Door(Protocol):
             ProviderUnreachable: The provider does not answer now.
             SignInRefused: The answer is wrong, the user may not come in, or too many tries.
         """
-        ...
 
     async def sign_out(self, caller: Requester) -> None:
         """End the caller's session."""
-        ...

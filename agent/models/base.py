@@ -81,11 +81,9 @@ class TextSink(Protocol):
 
     def push(self, delta: str) -> None:
         """Append visible text."""
-        ...
 
     def restart(self) -> None:
         """Forget the pushed text: the call is made again, or the text was not the answer."""
-        ...
 
 
 class Unwatched:
@@ -122,7 +120,6 @@ class ChatModel(Protocol):
 
         Cancellation closes the connection. Raises subclasses of ModelError alone.
         """
-        ...
 
     async def look_up(self) -> int | None:
         """Ask the provider for the size of the model's window in tokens.
@@ -130,11 +127,9 @@ class ChatModel(Protocol):
         Returns 0 for an answer without a size, None if the provider has no such question. Raises
         ModelError if the question failed or the key is refused.
         """
-        ...
 
     async def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 class _Timed:
@@ -204,7 +199,6 @@ class Renewable(Protocol):
     @property
     def secret(self) -> SecretStr | None:
         """The key in the settings."""
-        ...
 
     def renew_key(self) -> bool:
         """Read the key again if the settings refer to it; whether it changed. May block.
@@ -212,11 +206,9 @@ class Renewable(Protocol):
         Raises:
             SecretUnreadable: It cannot be read, or cannot be a key; the old one stays in use.
         """
-        ...
 
     def take_key(self) -> bool:
         """Use the newest key; whether it changed."""
-        ...
 
 
 def estimate_usage(request: ModelRequest, answer: ChatMessage, model: str | None = None) -> Usage:

@@ -81,22 +81,18 @@ class Attempt(Protocol[T_co]):
 
     async def make(self, model: ChatModel) -> T_co:
         """Make the request; raises ModelError."""
-        ...
 
     async def shrink(self, model: ChatModel, /, *, suspected: bool = False) -> bool:
         """Make the request fit into this model's window; False if that cannot help any more.
 
         `suspected`: its size is only a guess; compress it, without any other cut.
         """
-        ...
 
     async def repair(self) -> bool:
         """Leave out fields that a provider may call malformed; False if there are none."""
-        ...
 
     async def on_trouble(self, failure: ModelError) -> None:
         """Report a wait that begins."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

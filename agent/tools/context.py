@@ -197,7 +197,6 @@ class Hooks(Protocol):
 
         `arguments` are the model's, checked against the tool's schema.
         """
-        ...
 
     async def after(
         self,
@@ -207,4 +206,3 @@ class Hooks(Protocol):
         context: "ToolContext",
     ) -> None:
         """Learn the outcome of a call that ran."""
-        ...

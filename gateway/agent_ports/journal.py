@@ -56,11 +56,9 @@ class SummariesAhead(Protocol):
 
     def ask(self, session: Session, sender: str) -> None:
         """Have one written for a segment, on the budget of this sender."""
-        ...
 
     async def ready(self, session_id: int) -> Summary | None:
         """Return the segment's summary."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
