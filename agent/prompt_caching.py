@@ -156,7 +156,8 @@ def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[in
     """Return the ends of the parts that a compaction leaves unchanged, most valuable first."""
     system = _system_place(messages)
     # A quotation of a summary costs a breakpoint at most.
-    summaries = [place for place, message in enumerate(messages) if _is_summary(message)]
+    contents = enumerate(message.get("content") for message in messages)
+    summaries = [n for n, text in contents if isinstance(text, str) and text.startswith(MARKER)]
     if not summaries:
         return [*system, *settled]
     head, summary = summaries[0] - 1, summaries[-1]
@@ -164,11 +165,6 @@ def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[in
         return [*system, *settled, summary]
     front = [head] if _within_reach(messages, 0, head) else [head, *system]
     return [*front, *settled, summary]
-
-
-def _is_summary(message: ChatMessage) -> bool:
-    content = message.get("content")
-    return isinstance(content, str) and content.startswith(MARKER)
 
 
 def _within_reach(messages: Sequence[ChatMessage], low: int, high: int) -> bool:

@@ -241,33 +241,10 @@ class Minimum:
         # Numbers grow: a smaller one was there before this request.
         pairs = zip(blocks, path, strict=True)
         shared = sum(block.tokens for block, prefix in pairs if prefix < known)
-        return _least(total, shared, self._rules)
-
-
-def _least(total: int, known: int, rules: CacheRules) -> Usage:
-    if total < rules.min_tokens:
-        return Usage(input_tokens=total)
-    read = known if known >= rules.min_tokens else 0
-    if rules.bills_writes:
-        return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
-    return Usage(input_tokens=total - read, cache_read_tokens=read)
-
-
-def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
-    """Return the least possible bill of a request by sizes alone (output: 0).
-
-    A prompt at least as long as the one before counts as beginning with all of it; after a
-    compaction and more new text the least is therefore too small. A shorter prompt (a compaction, a
-    new session, a retry) counts as new but for what was read; if it was not new, the least is too
-    large.
-
-    Args:
-        before_tokens: The prompt of the request before it in the same cache, or 0.
-        billed: As the provider reported it.
-    """
-    prompt_tokens = billed.prompt_tokens
-    kept_tokens = before_tokens if before_tokens <= prompt_tokens else 0
-    return _least(prompt_tokens, max(kept_tokens, billed.cache_read_tokens), rules)
+        read = shared if shared >= self._rules.min_tokens else 0
+        if self._rules.bills_writes and total >= self._rules.min_tokens:
+            return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
+        return Usage(input_tokens=total - read, cache_read_tokens=read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,10 +298,6 @@ _REST_OF_SENTENCE = r"[^\n.!?<>\u3002\uff01\uff1f]{0,200}"
 """After its opening words an injection says what it wants."""
 
 
-def _words(pattern: str) -> str:
-    return pattern.replace(" ", _GAP)
-
-
 _RULES = (
     r"(?:instructions?|prompts?|rules?|directives?|guidelines?|messages?|commands?|orders?"
     r"|constraints?|guardrails?|context|training)"
@@ -459,7 +455,7 @@ SUSPICIOUS = re.compile(
     re.IGNORECASE,
 )
 """Words in a comment that are meant for a model."""
-SPEECH = _compiled(tuple(map(_words, _SPEECH)), _REST_OF_SENTENCE)
+SPEECH = _compiled(tuple(each.replace(" ", _GAP) for each in _SPEECH), _REST_OF_SENTENCE)
 _BY_KIND: tuple[tuple[Kind, tuple[re.Pattern[str], ...]], ...] = (
     ("exfiltration", _compiled(_CARRIED)),
     ("injection pattern", (*SPEECH, *_compiled(_MARKUP))),

@@ -72,7 +72,12 @@ async def _read_output(context: ToolContext, arguments: HistoryArguments, output
     output = await context.reader.read_output(output_id)
     if output is None:
         raise ToolError(f"this conversation has no stored output {output_id!r}")
-    rows = _rows(output)
+    # A long line is several rows, the same on every call.
+    rows = [
+        line[start : start + ROW_CHARS]
+        for line in output.removesuffix("\n").split("\n")
+        for start in range(0, max(1, len(line)), ROW_CHARS)
+    ]
     first, wanted = arguments.from_seq or 1, (arguments.contains or "").casefold()
     found = [(n, row) for n, row in enumerate(rows, 1) if n >= first and wanted in row.casefold()]
     page = list(_fitting(found[: arguments.limit]))
@@ -80,15 +85,6 @@ async def _read_output(context: ToolContext, arguments: HistoryArguments, output
     if len(page) < len(found):
         lines.append(f"[{len(rows):,} rows in all; go on with from_seq={found[len(page)][0]}]")
     return "\n".join(lines) or "No row of the output matches."
-
-
-def _rows(output: str) -> list[str]:
-    """Return the lines of an output, long ones in several rows; the same on every call."""
-    return [
-        line[start : start + ROW_CHARS]
-        for line in output.removesuffix("\n").split("\n")
-        for start in range(0, max(1, len(line)), ROW_CHARS)
-    ]
 
 
 def _fitting(rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:

@@ -268,7 +268,13 @@ def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
 
 
 def _compared(rates: Rates) -> Iterable[ColumnElement[Any]]:
-    """Yield sums from which the least follows, as `cache_simulator.least_after` has it."""
+    """Yield sums from which the least possible bill follows, by sizes alone.
+
+    A prompt at least as long as the one before counts as beginning with all of it; after a
+    compaction and more new text the least is therefore too small. A shorter prompt (a compaction, a
+    new session, a retry) counts as new but for what was read; if it was not new, the least is too
+    large.
+    """
     if not rates:
         return
     shortest = {model: known.rules.min_tokens for (_, model), known in rates.items()}

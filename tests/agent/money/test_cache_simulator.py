@@ -30,7 +30,6 @@ from agent.money.cache_simulator import (
     Tally,
     blocks_of,
     cache_for,
-    least_after,
     strips_thoughts,
 )
 from agent.money.costs import cost_usd
@@ -38,6 +37,7 @@ from agent.prompt_caching import apply_cache_control
 from agent.tokens import CALL_TOKENS, IMAGE_TOKENS
 from tests.bench.billing import block_sizes, compare, recorded_tally, replayed
 from tests.bench.pi_sessions import load_session
+from tests.support.least_bill import least_after
 from tests.support.shared import SHARED
 
 RULES = CacheRules()

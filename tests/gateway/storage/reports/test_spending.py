@@ -12,7 +12,7 @@ from sqlalchemy import Connection, update
 
 from agent.messages import Usage, assistant_message, tool_message
 from agent.models.catalog import FREE, ModelFacts, Prices
-from agent.money.cache_simulator import CacheRules, least_after
+from agent.money.cache_simulator import CacheRules
 from agent.money.costs import cost_usd
 from agent.ports import ModelCall
 from agent.view.view import Summary
@@ -34,6 +34,7 @@ from gateway.storage.reports.spending import (
 )
 from gateway.storage.schema import ledger, step, turn
 from gateway.storage.schema import ledger as table
+from tests.support.least_bill import least_after
 from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     Store,
