@@ -112,9 +112,13 @@ class Gateway:
         return self.worker.replica
 
 
+OnReady = Callable[[int, Sequence[Checked]], None]
+"""Is told the port of the web chat, and the state of all keys and tokens."""
+
+
 async def run(
     settings: Settings,
-    on_ready: Callable[[Gateway, int, Sequence[Checked]], Awaitable[None]],
+    on_start: Callable[[Gateway], Awaitable[OnReady]],
     journal: CrashJournal,
     source: Source | None = None,
     whole: Settings | None = None,
@@ -122,8 +126,8 @@ async def run(
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
-        on_ready: Called once messages are accepted, with the port of the web chat and the state
-            of all keys and tokens.
+        on_start: Called before any message is received: what must hold for the first one is
+            written here. Returns what is called once messages are accepted.
         source: Where the settings are read again; None: they do not change.
         whole: Settings for the audit log, if `settings` lack some of their parts.
 
@@ -162,9 +166,10 @@ async def run(
         await gateway.reloading.note(whole or settings)
         if origin.held:
             await gateway.intake.show_tools(origin.held)
+        on_ready = await on_start(gateway)
         running = serving(gateway, stop, force, journal)
         port, found = await held.enter_async_context(running)
-        await on_ready(gateway, port, [*checked, *others, *found])
+        on_ready(port, [*checked, *others, *found])
 
 
 @asynccontextmanager

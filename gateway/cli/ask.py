@@ -179,10 +179,10 @@ async def _with_own_gateway(
     with own_home(settings) as journal:
         whole, ready = with_web_token(settings), asyncio.Event()
 
-        async def on_ready(*_: object) -> None:
-            ready.set()
+        async def on_start(_: app.Gateway) -> app.OnReady:
+            return lambda *_: ready.set()
 
-        started = app.run(alone(whole), on_ready, journal, whole=whole)
+        started = app.run(alone(whole), on_start, journal, whole=whole)
         running = asyncio.ensure_future(started)
         up = asyncio.ensure_future(ready.wait())
         await asyncio.wait({running, up}, return_when=asyncio.FIRST_COMPLETED)

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -17,7 +18,7 @@ from agent.settings import CachingSettings
 from gateway import app
 from gateway.access import web_door
 from gateway.access.pairing import owner_code
-from gateway.app import Gateway
+from gateway.app import Gateway, OnReady
 from gateway.cli.common import loaded, warn
 from gateway.findings.report import pressing
 from gateway.logging.setup import configure_logging
@@ -61,22 +62,38 @@ def _source(context: typer.Context, found: Loaded, host: str | None, port: int |
     return Source(found, read)
 
 
-async def _welcome(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+async def _welcome(gateway: Gateway) -> OnReady:
+    """Write the code of the first owner and a sign-in link; return what prints both."""
+    settings, database = gateway.settings, gateway.database
+    # Before a message is received: the code of an earlier start must be void by then.
+    code = await owner_code(database, settings, gateway.replica.id)
+    link = await database.write(web_door.new_link) if settings.web.enabled else None
+    secret = None if link is None else link.secret
+    return partial(_print_welcome, gateway, code, secret, await _warnings(gateway))
+
+
+def _print_welcome(
+    gateway: Gateway,
+    code: str | None,
+    secret: str | None,
+    warnings: Sequence[str],
+    port: int,
+    checks: Sequence[Checked],
+) -> None:
     """Print addresses, warnings and next steps to stderr: stdout belongs to the log."""
     settings, agent = gateway.settings, gateway.reloading.mind.agent
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
     page = settings.web.page(port)
     model = gateway.intake.facts(None)
-    lines = ["", *await _warnings(gateway), *checked_lines(checks)]
+    lines = ["", *warnings, *checked_lines(checks)]
     lines += [caching_text(agent.models[0], agent.caching)]
     if model.summaries:
         lines += [f"📝 Summaries: {model.summaries}"]
-    if not settings.web.enabled:
+    if secret is None:
         lines += [f"Parley is ready: {page}healthz"]
     else:
-        link = await gateway.database.write(web_door.new_link)
-        lines += [f"Parley is ready: {web_door.sign_in_address(page, link.secret)}"]
+        lines += [f"Parley is ready: {web_door.sign_in_address(page, secret)}"]
         lines += ["  this link signs you in, once, within 10 minutes; another one:"]
         lines += [f"                         {sys.argv[0]} open"]
     if (settings.home / "parley.sock").exists():
@@ -87,7 +104,7 @@ async def _welcome(gateway: Gateway, port: int, checks: Sequence[Checked]) -> No
             lines += [f"                         or {page}admin/setup in the browser"]
         lines += ["                         or set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
         lines += [f"                         or `model:` in {file}"]
-    if (code := await owner_code(gateway.database, settings, gateway.replica.id)) is not None:
+    if code is not None:
         lines += [f"  become its owner:      send {code} to your bot, in a direct chat"]
         for each in checks:
             if each.greeting:

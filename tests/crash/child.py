@@ -331,9 +331,12 @@ class Life:
         """Run the gateway as `parley run` does."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._fill_disk)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
-        await app.run(settings, self._ready, journal)
+        await app.run(settings, self._start, journal)
 
-    async def _ready(self, _gateway: app.Gateway, port: int, _checks: object) -> None:
+    async def _start(self, _: app.Gateway) -> app.OnReady:
+        return self._ready
+
+    def _ready(self, port: int, _checks: object) -> None:
         self.note("ready", port=port)
         tell(self.spec.port, "ready")
 

@@ -15,7 +15,7 @@ from agent.messages import Usage, assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
 from agent.processes import descriptors
-from gateway.app import Gateway, run
+from gateway.app import Gateway, OnReady, run
 from gateway.cli.run import caching_text
 from gateway.errors import GatewayError, SettingsError, StorageUnavailable
 from gateway.settings.tree import Settings
@@ -36,6 +36,7 @@ from tests.support.gateway import (
 )
 from tests.support.model_server import Fault
 from tests.support.openai_server import OpenAIServer
+from tests.support.process import free_port
 from tests.support.recording_adapter import RecordingAdapter, Watch
 
 
@@ -169,9 +170,14 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
         assert await chat.ask("one") == "re: one"
 
 
-async def stopping(_gateway: Gateway, _port: int, _checks: object) -> None:
+def stop_now(_port: int, _checks: object) -> None:
     """Stop the gateway once it is ready."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def stopping(_: Gateway) -> OnReady:
+    """Have the gateway stop once it is ready."""
+    return stop_now
 
 
 def caching_of(gateway: Gateway) -> str:
@@ -202,20 +208,42 @@ async def test_a_start_without_its_database_closes_what_was_asked(
     assert closed.is_set()
 
 
+async def test_what_a_start_writes_precedes_the_first_message(tmp_path: Path) -> None:
+    """An owner's code of an earlier start must be void before a backlog is read.
+
+    An error of it is the start's own, as the command line expects it; nothing was served.
+    """
+    port = free_port()
+    settings = settings_of(tmp_path, web={"port": port})
+
+    async def on_start(_: Gateway) -> OnReady:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        raise StorageUnavailable("the disk is full")
+
+    async with log_lines(Watch()) as lines:
+        with own_home(settings) as journal, pytest.raises(StorageUnavailable, match="disk is full"):
+            await run(settings, on_start, journal)
+    assert "gateway_ready" not in [line["event"] for line in lines]
+
+
 async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
     """SIGTERM after the start: it ends by itself, with the real model and web chat."""
     ports: list[int] = []
     told: list[str] = []
 
-    async def on_ready(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
-        ports.append(port)
+    async def on_start(gateway: Gateway) -> OnReady:
         told.append(caching_of(gateway))
-        await stopping(gateway, port, checks)
+        return on_ready
+
+    def on_ready(port: int, checks: Sequence[Checked]) -> None:
+        ports.append(port)
+        stop_now(port, checks)
 
     async with log_lines(Watch()) as lines:
         settings = settings_of(tmp_path / "home")
         with own_home(settings) as journal:
-            await run(settings, on_ready, journal)
+            await run(settings, on_start, journal)
     events = [line["event"] for line in lines]
     assert ports[0] > 0
     assert "Prompt caching" in told[0]
@@ -233,9 +261,12 @@ async def test_a_refused_key_is_said_before_ready(
     """At the start, and not at the first message; in the log it stands before `gateway_ready`."""
     said_at_start: list[Checked] = []
 
-    async def on_ready(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+    async def on_start(_: Gateway) -> OnReady:
+        return on_ready
+
+    def on_ready(port: int, checks: Sequence[Checked]) -> None:
         said_at_start.extend(checks)
-        await stopping(gateway, port, checks)
+        stop_now(port, checks)
 
     async with AnthropicServer(api_key="good") as server, log_lines(Watch()) as lines:
         server.key_faults = {"bad": Fault(status=401, error="authentication_error")}
@@ -243,7 +274,7 @@ async def test_a_refused_key_is_said_before_ready(
         model = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": key}
         settings = settings_of(home, model=model | {"base_url": server.url})
         with own_home(settings) as journal:
-            await run(settings, on_ready, journal)
+            await run(settings, on_start, journal)
     [check] = said_at_start
     assert (check.outcome, said in check.text) == (outcome, True)
     events = [line["event"] for line in lines]
@@ -254,13 +285,13 @@ async def started(settings: Settings) -> list[str]:
     """Start a gateway, stop it when it is ready, and return what it said about caching."""
     told: list[str] = []
 
-    async def on_ready(gateway: Gateway, port: int, checks: Sequence[Checked]) -> None:
+    async def on_start(gateway: Gateway) -> OnReady:
         told.append(caching_of(gateway))
-        await stopping(gateway, port, checks)
+        return stop_now
 
     async with log_lines(Watch()):
         with own_home(settings) as journal:
-            await run(settings, on_ready, journal)
+            await run(settings, on_start, journal)
     return told
 
 
