@@ -145,8 +145,10 @@ class StreamedAnswer(ABC):
         is_done = self._is_done and self.has_begun and self._draft.may_be_whole
         if not (self._has_ended or is_done or self._draft.is_full):
             raise ModelUnreachable("the stream was cut")
+        # May raise: a stream that is cut is billed by the larger of report and estimate.
+        stop = self._stop()
         self._is_counted = self._is_counted or self.counts_whole
-        done = self._draft.completion(self._stop(), self.billed(name), self._model or name)
+        done = self._draft.completion(stop, self.billed(name), self._model or name)
         # Providers refuse half of a signed block.
         if not self._draft.is_full:
             self._keep_opaque(done.message)
@@ -377,6 +379,9 @@ class StreamClock:
                 self.note()
                 yield
         except TimeoutError as exc:
+            if not self._deadline.expired():
+                # The client's own, which its errors explain.
+                raise
             # Both limits share one timer: it was set to the one that ended the call.
             if self._deadline.when() == self._end_at:
                 raise ModelUnreachable(f"no end within {WHOLE_CALL_S:g} s") from exc

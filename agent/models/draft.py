@@ -94,16 +94,21 @@ class AnswerDraft:
 
     def grow(self, call: CallDraft, call_id: str = "", name: str = "", arguments: str = "") -> None:
         """Take the first id and name of a call, or a piece of its arguments."""
-        self._room -= len(name) + len(arguments)
+        self._room -= len(name)
         call.id = call.id or call_id
         call.name = call.name or name
-        if arguments:
+        if arguments := self._fitting(arguments):
             call.arguments.append(arguments)
 
     def say(self, delta: str) -> None:
         """Append text as it comes."""
+        self._show(self.filter.feed(self._fitting(delta)))
+
+    def _fitting(self, delta: str) -> str:
+        """Count a delta, and return the part of it that there is room for."""
+        fitting = delta[: max(self._room, 0)]
         self._room -= len(delta)
-        self._show(self.filter.feed(delta))
+        return fitting
 
     def end_text(self, *, cut: bool = False) -> None:
         """End a part of the text; `cut`: the model was not done."""
@@ -125,8 +130,7 @@ class AnswerDraft:
 
     def think(self, delta: str) -> None:
         """Append reasoning."""
-        if delta:
-            self._room -= len(delta)
+        if delta := self._fitting(delta):
             self._thoughts.append(delta)
 
     def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:

@@ -116,12 +116,12 @@ def test_empty_calls_without_an_end_fill_an_answer() -> None:
 
 
 @given(st.lists(st.text(max_size=30)), st.integers(min_value=1, max_value=200))
-def test_an_answer_says_when_it_is_full(pieces: list[str], most: int) -> None:
-    """From the piece on that goes past its limit; that piece stays whole."""
+def test_an_answer_holds_the_beginning_of_what_came(pieces: list[str], most: int) -> None:
+    """To the character, and a full one says so."""
     draft = AnswerDraft(CollectingSink(), [], most)
     for piece in pieces:
         draft.think(piece)
-    assert draft.streamed == "".join(pieces)
+    assert draft.streamed == "".join(pieces)[:most]
     assert draft.is_full == (len("".join(pieces)) > most)
 
 

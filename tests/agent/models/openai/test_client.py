@@ -367,10 +367,10 @@ async def test_chunks_without_choices_or_delta_are_harmless(server: OpenAIServer
 
 @pytest.mark.thorough
 async def test_silence_is_unreachable(server: OpenAIServer) -> None:
-    """No byte for `idle_timeout_s` ends the call and the connection."""
+    """No byte for `idle_timeout_s` ends the call and the connection; pings are another trouble."""
     server.script(Reply(text="Well", trouble="stall"))
     async with connect(server, idle_timeout_s=1) as model:
-        with pytest.raises(ModelUnreachable):
+        with pytest.raises(ModelUnreachable, match="no answer in time"):
             await model.complete(ModelRequest(ASK), SinkSpy())
     await asyncio.wait_for(server.left.wait(), 15)
 
