@@ -312,6 +312,16 @@ async def test_openai_tells_what_was_streamed(reply: Reply, written: str) -> Non
     assert (error.usage, error.written_tokens) == (None, estimate_tokens(written, "local-1"))
 
 
+async def test_an_answer_that_ends_in_an_error_costs_what_was_streamed() -> None:
+    """Its last chunk may report less: a stream that is cut is billed all the same."""
+    text = "Once upon a time. " * 20
+    reply = Reply(text=text, stop="error", usage={"completion_tokens": 1})
+    async with OpenAIServer() as server:
+        error = await failure(server, reply)
+    assert error.usage is not None
+    assert error.usage.output_tokens == estimate_tokens(text, "local-1")
+
+
 async def test_a_proxy_that_reports_nothing_tells_what_was_streamed() -> None:
     """Zeros are no report: there is no call without a prompt."""
     usage = {"input_tokens": 0, "output_tokens": 0}
