@@ -47,7 +47,6 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.database import Database
 from gateway.storage.people import web_users
-from gateway.storage.people.web_users import NewSession
 
 log = structlog.get_logger()
 
@@ -208,16 +207,13 @@ class WebDoor:
             SignInRefused: It is wrong, or there were too many wrong tries.
             SignedInAlready: The browser's session belongs to another user than the link.
         """
-        fresh, new = _fresh(proof, caller)
+        fresh = secrets.token_urlsafe(SECRET_BYTES)
         if proof == "token":
             await self._check_token(secret, caller)
-            visitor = await self._database.write(self._begin, FIRST_OWNER, new)
+            visitor = await self._database.write(self._begin, FIRST_OWNER, proof, caller, fresh)
         else:
-            visitor = await self._use_link(secret, caller, new, instead_of)
-        return self._signed_in(visitor, new, fresh)
-
-    def _signed_in(self, visitor: Visitor, new: NewSession, fresh: str) -> SignedIn:
-        log.info("web_signed_in", user=visitor.name, by=new.signed_in_by, address=new.address)
+            visitor = await self._use_link(secret, caller, fresh, instead_of)
+        log.info("web_signed_in", user=visitor.name, by=proof, address=caller.address)
         return SignedIn(visitor, fresh)
 
     async def lead_out(self) -> Errand:
@@ -244,14 +240,15 @@ class WebDoor:
         except ProviderUnreachable:
             self._tries.take_back(caller.address, item)
             raise
-        fresh, new = _fresh("oidc", caller)
-        visitor = await self._database.write(self._begin_as, identity, new)
+        fresh = secrets.token_urlsafe(SECRET_BYTES)
+        visitor = await self._database.write(self._begin_as, identity, caller, fresh)
         if visitor is None:
             await self._refused(caller, "oidc_not_let_in", identity.key)
             who = identity.email or identity.called or identity.subject
             raise SignInRefused(NOT_LET_IN.format(host=host, who=who))
         self._tries.was_right(caller.address, item)
-        return self._signed_in(visitor, new, fresh)
+        log.info("web_signed_in", user=visitor.name, by="oidc", address=caller.address)
+        return SignedIn(visitor, fresh)
 
     @property
     def _there(self) -> Provider:
@@ -275,7 +272,7 @@ class WebDoor:
             self._tries.was_right(caller.address, item)
 
     async def _use_link(
-        self, secret: str, caller: Requester, new: NewSession, instead_of: str
+        self, secret: str, caller: Requester, fresh: str, instead_of: str
     ) -> Visitor:
         hash_ = hash_of(secret)
         # A wrong guess costs no write.
@@ -283,7 +280,9 @@ class WebDoor:
         there = await self.session(caller.session) if sender and caller.session else None
         if sender and there and sender != there.sender and instead_of != there.name:
             raise SignedInAlready(there.name, name_of(sender))
-        visitor = await self._database.write(self._take_link, hash_, new) if sender else None
+        visitor = None
+        if sender:
+            visitor = await self._database.write(self._take_link, hash_, caller, fresh)
         if visitor is None:
             await self._refused(caller, "wrong_link")
             raise SignInRefused(WRONG_LINK)
@@ -306,11 +305,15 @@ class WebDoor:
         entry = AuditEntry("web_sign_in_refused", address=address, subject=reason, detail=whom)
         await self._database.write(audit_log.append, entry)
 
-    def _take_link(self, conn: Connection, hash_: str, new: NewSession) -> Visitor | None:
+    def _take_link(
+        self, conn: Connection, hash_: str, caller: Requester, fresh: str
+    ) -> Visitor | None:
         sender = web_users.take_link(conn, hash_)
-        return None if sender is None else self._begin(conn, sender, new)
+        return None if sender is None else self._begin(conn, sender, "link", caller, fresh)
 
-    def _begin_as(self, conn: Connection, identity: Identity, new: NewSession) -> Visitor | None:
+    def _begin_as(
+        self, conn: Connection, identity: Identity, caller: Requester, fresh: str
+    ) -> Visitor | None:
         entry = entry_for(identity, self._access.web.let_in)
         if entry is None:
             return None
@@ -320,12 +323,18 @@ class WebDoor:
             return None
         name = _enter(conn, identity, entry) if user is None else user.name
         web_users.identify(conn, name, identity.key, entry)
-        return self._begin(conn, name, new)
+        return self._begin(conn, name, "oidc", caller, fresh)
 
-    def _begin(self, conn: Connection, sender: str, new: NewSession) -> Visitor:
-        web_users.begin(conn, sender, new)
+    def _begin(
+        self, conn: Connection, sender: str, proof: str, caller: Requester, fresh: str
+    ) -> Visitor:
+        """Begin a session with the secret `fresh`, in place of the caller's."""
+        if caller.session:
+            web_users.end(conn, hash_of(caller.session))
+        browser = storable(caller.browser[:200])
+        web_users.begin(conn, hash_of(fresh), sender, proof, caller.address, browser)
         by = f"{BUILT_IN}:{sender}"
-        audit_log.append(conn, AuditEntry("web_signed_in", by, new.address, new.signed_in_by))
+        audit_log.append(conn, AuditEntry("web_signed_in", by, caller.address, proof))
         return self._named(conn, sender)
 
     def _visitor(self, conn: Connection, hash_: str) -> tuple[Visitor, web_users.WebSession] | None:
@@ -335,13 +344,6 @@ class WebDoor:
     def _named(self, conn: Connection, sender: str) -> Visitor:
         role = self._access.web_role(conn, sender)
         return Visitor(sender, name_of(sender), role, has_session=True)
-
-
-def _fresh(proof: str, caller: Requester) -> tuple[str, NewSession]:
-    """Return the secret of a new session, and the session to store."""
-    secret = secrets.token_urlsafe(SECRET_BYTES)
-    browser, replaces = storable(caller.browser[:200]), caller.session and hash_of(caller.session)
-    return secret, NewSession(hash_of(secret), proof, caller.address, browser, replaces)
 
 
 def _enter(conn: Connection, identity: Identity, entry: str) -> str:

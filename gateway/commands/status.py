@@ -14,10 +14,9 @@ from gateway.commands.registry import IMMEDIATE, Command, CommandContext, Comman
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts, summaries_text
 from gateway.storage.conversation import conversations, questions
-from gateway.storage.queue import alerts
+from gateway.storage.queue import alerts, inbox
 from gateway.storage.queue.alerts import Alert
-from gateway.storage.reports import history, usage
-from gateway.storage.reports.history import Status
+from gateway.storage.reports import usage
 from gateway.storage.reports.spending import Spent
 from gateway.storage.reports.usage import ContextFill
 from gateway.storage.schema import iso_time
@@ -29,29 +28,40 @@ def show_status(context: CommandContext) -> CommandResult:
     conn, conversation_id = context.conn, context.conversation
     model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
-    status = history.status(conn, conversation_id)
+    newest = usage.newest_outcome(conn, conversation_id)
+    waiting = len(inbox.queued(conn, conversation_id))
     waits_for = [
         f"`/approve {each.id}` or `/deny {each.id}` for `{each.tool}`"
         if each.kind == "approval"
         else f"question {each.id}"
         for each in questions.pending(conn, conversation_id)
     ]
-    text = status_text(status, standing, model, waits_for)
+    text = status_text(standing, model, newest, waiting, waits_for)
     # Troubles are for owners alone, and not for a group.
     troubles = alerts.found(conn) if context.is_owner and context.is_private else []
     return CommandResult(text + troubles_text(troubles))
 
 
 def status_text(
-    status: Status, standing: ContextFill, model: StatusFacts, asked: Sequence[str] = ()
+    standing: ContextFill,
+    model: StatusFacts,
+    newest: str | None,
+    waiting: int,
+    asked: Sequence[str] = (),
 ) -> str:
-    """Return the answer to `/status`; `asked` are questions that the turn waits for, in words."""
-    work = "working on an answer" if status.turn_running else "idle"
+    """Return the answer to `/status`.
+
+    Args:
+        newest: The outcome of the newest turn, if any; "running" while it runs.
+        waiting: The number of queued messages.
+        asked: The questions that the turn waits for, in words.
+    """
+    work = "working on an answer" if newest == "running" else "idle"
     if asked:
         work = f"waiting for an answer: {', '.join(asked)}"
     compactions = count(standing.compactions, "compaction")
     lines = {
-        "Conversation": f"{status.conversation}, session {status.session_id}",
+        "Conversation": f"{standing.conversation}, session {standing.session_id}",
         "Title": quoted(standing.title) if standing.title else "",
         "Model": _model_text(standing, model),
         "Context": context_text(standing, model),
@@ -59,12 +69,12 @@ def status_text(
         "Tools": model.tools_off,
         "Compression": f"{firing_text(model)}; {compactions} so far",
         "Summaries": model.summaries if model.compresses else "",
-        "Messages": f"{status.messages:,} so far",
-        "State": f"{work}, {count(status.waiting, 'message')} queued",
+        "Messages": f"{standing.messages:,} so far",
+        "State": f"{work}, {count(waiting, 'message')} queued",
     }
     lines = {name: value for name, value in lines.items() if value}
-    if status.last_outcome and not status.turn_running:
-        lines["Last turn"] = outcome_text(status.last_outcome)
+    if newest not in {None, "running"}:
+        lines["Last turn"] = outcome_text(newest)
     return listed(lines)
 
 

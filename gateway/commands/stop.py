@@ -6,9 +6,8 @@ the conversation's row stores the place.
 
 from adapters.messages import MessageRef
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
-from gateway.storage.conversation import conversations, questions
+from gateway.storage.conversation import conversations, questions, turns
 from gateway.storage.queue import inbox
-from gateway.storage.reports import history
 
 
 @Command("stop", "stop the current answer and drop queued messages", IMMEDIATE, 20, urgent=True)
@@ -17,7 +16,7 @@ def stop(context: CommandContext) -> CommandResult:
     conn, conversation_id = context.conn, context.conversation
     # Before anything changes: the answer says what was stopped.
     waiting = inbox.queued(conn, conversation_id)
-    was_running = history.status(conn, conversation_id).turn_running
+    was_running = turns.has_running(conn, conversation_id)
     dropped = inbox.cancel_queued(conn, conversation_id)
     conversations.stop_upto(conn, conversation_id, context.seq)
     if questions.cancel(conn, conversation_id):

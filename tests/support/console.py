@@ -19,7 +19,6 @@ from gateway.access import web_door
 from gateway.logging.recent import RecentLines
 from gateway.storage import schema
 from gateway.storage.people import web_users
-from gateway.storage.people.web_users import NewSession
 from tests.support.gateway import Serving, serving
 
 _TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
@@ -78,8 +77,8 @@ class ConsoleGateway:
         cookies = {}
         if sender is not None:
             secret = f"{sender}-{token_hex(8)}"
-            session = NewSession(web_door.hash_of(secret), "link", "", "")
-            await self.database.write(web_users.begin, sender, session)
+            hash_ = web_door.hash_of(secret)
+            await self.database.write(web_users.begin, hash_, sender, "link", "", "")
             cookies = {f"parley_{self.serving.port}": secret}
         jar = aiohttp.CookieJar(unsafe=True)
         headers = {"Accept": "text/html"}

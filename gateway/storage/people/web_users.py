@@ -69,17 +69,6 @@ class WebSession:
     stale: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """The record of a sign-in; `replaces` is the hash of the session that ends."""
-
-    hash: str
-    signed_in_by: str
-    address: str
-    browser: str
-    replaces: str = ""
-
-
 _OF_SESSION = [
     *(web_session.c[field.name] for field in fields(WebSession) if field.name != "stale"),
     web_session.c.used_at <= now_s() - NOTED_EVERY_S,
@@ -154,17 +143,17 @@ def take_link(conn: Connection, hash_: str) -> str | None:
     return taken.scalar_one_or_none()
 
 
-def begin(conn: Connection, sender: str, new: NewSession) -> int:
-    """Enter a session; returns its id. Deletes expired ones and the one that it replaces."""
-    if new.replaces:
-        end(conn, new.replaces)
+def begin(
+    conn: Connection, hash_: str, sender: str, signed_in_by: str, address: str, browser: str
+) -> int:
+    """Enter a session with a secret of this hash; returns its id. Deletes expired ones."""
     conn.execute(delete(web_session).where(web_session.c.expires_at <= now_s()))
     values = {
-        "hash": new.hash,
+        "hash": hash_,
         "sender": sender,
-        "signed_in_by": new.signed_in_by,
-        "address": new.address,
-        "browser": new.browser,
+        "signed_in_by": signed_in_by,
+        "address": address,
+        "browser": browser,
         "at": now_s(),
         "used_at": now_s(),
         "expires_at": now_s() + SESSION_S,

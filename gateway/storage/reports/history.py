@@ -1,4 +1,4 @@
-"""Reports for people and operators: chats on the web page, status, lineages, titles.
+"""Reports for people and operators: chats on the web page, lineages, titles.
 
 Only the title of a conversation's newest lineage is stored; those of earlier ones are read from
 their first questions.
@@ -39,7 +39,6 @@ from gateway.storage.schema import (
     compaction,
     conversation,
     inbox,
-    is_pending,
     iso_time,
     message,
     outbox,
@@ -191,42 +190,6 @@ def is_notice(source_key: str) -> bool:
 def _kind(source_key: str) -> str:
     *_, kind, _part = ["", *source_key.split(":")]
     return kind
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What `/status` shows of a conversation."""
-
-    conversation: int
-    session_id: int
-    messages: int
-    waiting: int
-    turn_running: bool
-    last_outcome: str | None
-
-
-def status(conn: Connection, conversation_id: int) -> Status:
-    """Return the status of a conversation."""
-    row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
-    waiting = conn.scalar(
-        select(func.count()).where(
-            inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued"
-        )
-    )
-    last = conn.execute(
-        select(turn.c.state, turn.c.outcome)
-        .where(turn.c.conversation == conversation_id)
-        .order_by(turn.c.id.desc())
-        .limit(1)
-    ).one_or_none()
-    return Status(
-        conversation=conversation_id,
-        session_id=row.active_session_id,
-        messages=row.message_head,
-        waiting=waiting or 0,
-        turn_running=last is not None and last.state == "running",
-        last_outcome=last.outcome if last is not None else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)

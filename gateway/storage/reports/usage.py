@@ -68,6 +68,7 @@ class ContextFill:
     """The state of a conversation's view.
 
     Attributes:
+        messages: Recorded so far, in view or not.
         session_id: The active segment, and its `number` in the lineage.
         title: Of that segment ("Title #2"); empty for none.
         tokens: The size of its view.
@@ -77,6 +78,8 @@ class ContextFill:
         answered_by: The model that last reported, as it is booked, if any.
     """
 
+    conversation: int
+    messages: int
     session_id: int
     number: int
     title: str
@@ -92,17 +95,27 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
     `fixed_tokens`: estimate of system prompt and tool schemas, which every request begins with.
     """
     here = sessions.active(conn, conversation_id)
-    title = conversations.title(conn, conversation_id)
+    place = conversations.get(conn, conversation_id)
     tokens, source = _context(conn, here, fixed_tokens)
     return ContextFill(
+        conversation=conversation_id,
+        messages=place.message_head,
         session_id=here.id,
         number=here.number,
-        title=sessions.titled(title, here.number) if title else "",
+        title=sessions.titled(place.title, here.number) if place.title else "",
         tokens=tokens,
         source=source,
         compactions=_saved(conn, conversation_id, None)[0],
         answered_by=here.report_model,
     )
+
+
+def newest_outcome(conn: Connection, conversation_id: int) -> str | None:
+    """Return how the newest turn ended, "running" while it does; None without a turn."""
+    ended = select(func.coalesce(turn.c.outcome, turn.c.state))
+    newest = ended.where(turn.c.conversation == conversation_id).order_by(turn.c.id.desc())
+    outcome: str | None = conn.scalar(newest.limit(1))
+    return outcome
 
 
 def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, Source]:

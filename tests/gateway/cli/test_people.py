@@ -16,7 +16,6 @@ from agent.tools.catalog import builtin_tools
 from agent.tools.policy import SIDE_EFFECT, WORLD
 from gateway.cli.people import OPENER, _classes, shown
 from gateway.storage.people import members, web_users
-from gateway.storage.people.web_users import NewSession
 from gateway.storage.schema import member, pairing, web_session
 from tests.support.command_line import Run, one_line
 from tests.support.storage import Store, admit, inbound
@@ -143,7 +142,7 @@ def test_what_the_web_chat_cannot_do_is_one_line(web: Run, parley: Run, store: S
 
 def test_sessions_are_ended(web: Run, store: Store) -> None:
     """All of a user; then there is none."""
-    store.run(web_users.begin, "web", NewSession("0" * 64, "link", "192.0.2.1", "Firefox"))
+    store.run(web_users.begin, "0" * 64, "web", "link", "192.0.2.1", "Firefox")
     assert web("revoke", "owner").out == "owner: 1 session ended\n"
     assert store.rows(web_session) == []
 

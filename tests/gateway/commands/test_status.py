@@ -15,7 +15,6 @@ from gateway.commands.status import (
 )
 from gateway.context.prompts import OperatorFiles, Prompts
 from gateway.settings.tree import AccessSettings
-from gateway.storage.reports.history import Status
 from gateway.storage.reports.usage import ContextFill
 from gateway.wiring import build_context
 from tests.agent.engines.views import write_plugin
@@ -23,13 +22,12 @@ from tests.support.gateway import agent_of, settings_of
 from tests.support.scripted_model import ScriptedModel
 
 MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
-IDLE = Status(3, 9, 1234, 0, turn_running=False, last_outcome="max_iterations")
-STANDING = ContextFill(9, 2, "What is it? #2", 50_000, "reported", 1)
+STANDING = ContextFill(3, 1234, 9, 2, "What is it? #2", 50_000, "reported", 1)
 
 
 def test_the_status_of_an_idle_conversation() -> None:
     """Readable figures, and how the last turn ended."""
-    assert status_text(IDLE, STANDING, MODEL).splitlines() == [
+    assert status_text(STANDING, MODEL, "max_iterations", 0).splitlines() == [
         "- **Conversation**: 3, session 9",
         "- **Title**: `What is it? #2`",
         "- **Model**: claude-test",
@@ -44,7 +42,10 @@ def test_the_status_of_an_idle_conversation() -> None:
 def test_tools_that_are_off_are_said() -> None:
     """With the line of the start."""
     off = replace(MODEL, tools_off="terminal and the file tools are off: no wall works here")
-    assert f"- **Tools**: {off.tools_off}" in status_text(IDLE, STANDING, off).splitlines()
+    assert (
+        f"- **Tools**: {off.tools_off}"
+        in status_text(STANDING, off, "max_iterations", 0).splitlines()
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,31 +59,29 @@ def test_tools_that_are_off_are_said() -> None:
 def test_a_fallback_that_answered_last_is_named(answered_by: str | None, told: str) -> None:
     """Beside the model that will be asked first."""
     standing = replace(STANDING, answered_by=answered_by)
-    assert f"- **Model**: {told}\n" in status_text(IDLE, standing, MODEL)
+    assert f"- **Model**: {told}\n" in status_text(standing, MODEL, "max_iterations", 0)
 
 
 def test_a_prompt_that_leaves_little_room_is_told() -> None:
     """From half of the threshold on; of the window where nothing is compacted."""
     narrow = replace(MODEL, fixed_tokens=5_000, threshold_tokens=8_000)
     told = "- **Prompt and tools**: 5,000 of 8,000 tokens, which leaves little room\n"
-    assert told in status_text(IDLE, STANDING, narrow)
+    assert told in status_text(STANDING, narrow, "max_iterations", 0)
     assert crowding_text(replace(narrow, threshold_tokens=10_000)) is None
     assert crowding_text(replace(narrow, threshold_tokens=None)) is None
 
 
 def test_the_status_while_a_turn_runs() -> None:
     """The outcome of the turn before is of no interest now."""
-    busy = Status(3, 9, 1, 2, turn_running=True, last_outcome="final_text")
-    text = status_text(busy, STANDING, MODEL)
+    text = status_text(STANDING, MODEL, "running", 2)
     assert "working on an answer, 2 messages queued" in text
     assert "Last turn" not in text
 
 
 def test_the_status_before_the_first_answer() -> None:
     """The context is estimated; a conversation without a title has no line for it."""
-    fresh = Status(3, 9, 0, 1, turn_running=False, last_outcome=None)
-    standing = ContextFill(9, 1, "", 1_234, "estimated", 0)
-    text = status_text(fresh, standing, MODEL)
+    standing = ContextFill(3, 0, 9, 1, "", 1_234, "estimated", 0)
+    text = status_text(standing, MODEL, None, 1)
     assert "1,234 of 200,000 tokens (1%), estimated" in text
     assert "0 compactions so far" in text
     assert "Title" not in text
@@ -92,20 +91,20 @@ def test_the_status_before_the_first_answer() -> None:
 def test_compression_that_is_switched_off_has_no_threshold() -> None:
     """The engine is named all the same."""
     off = replace(MODEL, threshold_tokens=100_000, engine="rounds", compresses=False)
-    text = status_text(IDLE, STANDING, off)
+    text = status_text(STANDING, off, "max_iterations", 0)
     assert "- **Compression**: switched off (engine rounds)" in text
 
 
 def test_an_engine_that_tells_no_threshold_is_not_switched_off() -> None:
     """A plugin decides by itself, and need not say from where on."""
     silent = replace(MODEL, threshold_tokens=None, engine="newest")
-    text = status_text(IDLE, STANDING, silent)
+    text = status_text(STANDING, silent, "max_iterations", 0)
     assert "- **Compression**: when the engine newest asks for it; 1 compaction so far" in text
 
 
 def test_a_title_cannot_break_the_markup() -> None:
     """It is what a person wrote, shown as it is."""
-    text = status_text(IDLE, replace(STANDING, title="**`x`**"), MODEL)
+    text = status_text(replace(STANDING, title="**`x`**"), MODEL, "max_iterations", 0)
     assert "- **Title**: `**'x'**`" in text
 
 

@@ -17,7 +17,7 @@ from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 from tests.support.gateway import running
 
 MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
-STANDING = ContextFill(9, 2, "What is it? #2", 50_000, "reported", 1)
+STANDING = ContextFill(3, 1234, 9, 2, "What is it? #2", 50_000, "reported", 1)
 PRICES = Prices(4.0, 5.0, 8.0, 0.4, 20.0)
 LAST = Spent(2, Usage(20, 50, 930, 50), 0.0125)
 WHOLE = Spent(

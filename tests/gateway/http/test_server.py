@@ -35,7 +35,7 @@ from gateway.pipeline import notices
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.people import web_users
-from gateway.storage.people.web_users import ChatLinks, NewSession
+from gateway.storage.people.web_users import ChatLinks
 from gateway.wiring import accounts_of
 from tests.support.door import AUTHORIZED, TOKEN, web_host
 from tests.support.gateway import (
@@ -244,8 +244,8 @@ async def test_owners_are_told_which_part_is_not_ready(tmp_path: Path) -> None:
         database, cookie = gateway.chat.gateway.database, f"parley_{gateway.port}"
         await database.write(web_door.invite, "ann", "member")
         for sender in (FIRST_OWNER, "ann"):
-            session = NewSession(web_door.hash_of(f"of-{sender}"), "link", "", "")
-            await database.write(web_users.begin, sender, session)
+            hash_ = web_door.hash_of(f"of-{sender}")
+            await database.write(web_users.begin, hash_, sender, "link", "", "")
         for headers, is_owner in (
             (AUTHORIZED, True),
             ({"Cookie": f"{cookie}=of-web"}, True),

@@ -20,7 +20,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox
 from gateway.storage.queue.outbox import file_part, parts_of
 from gateway.storage.reports import history
-from gateway.storage.reports.history import CHATS, NOTICES, Status
+from gateway.storage.reports.history import CHATS, NOTICES
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import iso_time, message, turn
 from gateway.storage.schema import outbox as outbox_table
@@ -203,29 +203,6 @@ def test_no_end_of_a_turn_is_a_notice(kind: str) -> None:
 def test_every_notice_about_the_context_is_known() -> None:
     """It comes before the answer."""
     assert set(CONTEXT) < NOTICES
-
-
-def test_the_status_of_a_new_conversation(store: Store) -> None:
-    """One message waits, and nothing has happened yet."""
-    chat, _ = store.run(admit, inbound())
-    active = store.conversation(chat).active_session_id
-    assert store.run(history.status, chat) == Status(chat, active, 0, 1, False, None)
-
-
-def test_the_status_while_a_turn_runs(store: Store) -> None:
-    """What the turn answers waits no longer."""
-    current = store.run(turn_of, "one", "two")
-    store.run(admit, inbound("three"))
-    status = store.run(history.status, current.lease.conversation)
-    assert (status.turn_running, status.waiting, status.messages) == (True, 1, 1)
-    assert status.last_outcome is None
-
-
-def test_the_status_after_an_answer(store: Store) -> None:
-    """How the last turn ended."""
-    status = store.run(history.status, answer(store, "one"))
-    assert (status.turn_running, status.waiting, status.messages) == (False, 0, 2)
-    assert status.last_outcome == "final_text"
 
 
 def compacted(store: Store, **changes: Any) -> Turn:

@@ -61,6 +61,32 @@ def context(store: Store, current: Turn) -> tuple[int, str]:
     return found.tokens, found.source
 
 
+def status(store: Store, conversation: int) -> tuple[str | None, int, int]:
+    """Return the newest outcome, and the numbers of queued and of recorded messages."""
+    newest = store.run(usage.newest_outcome, conversation)
+    queued = len(store.run(inbox.queued, conversation))
+    return newest, queued, store.run(usage.standing, conversation, FIXED).messages
+
+
+def test_the_status_of_a_new_conversation(store: Store) -> None:
+    """One message waits, and nothing has happened yet."""
+    chat, _ = store.run(admit, inbound())
+    assert status(store, chat) == (None, 1, 0)
+
+
+def test_the_status_while_a_turn_runs(store: Store) -> None:
+    """What the turn answers waits no longer."""
+    current = store.run(turn_of, "one", "two")
+    store.run(admit, inbound("three"))
+    assert status(store, current.lease.conversation) == ("running", 1, 1)
+
+
+def test_the_status_after_an_answer(store: Store, current: Turn) -> None:
+    """How the last turn ended."""
+    finish(store, current)
+    assert status(store, current.lease.conversation) == ("final_text", 0, 2)
+
+
 def finish(
     store: Store, current: Turn, reported: Usage | None = USAGE, ratio: float | None = None
 ) -> None:
