@@ -393,24 +393,20 @@ async def assembled(
     reactions = ReactionQueue(adapters)
     _listen(shared, worker, delivery, reactions, mind)
 
-    supervised = supervised_of(adapters.values(), receiving)
     parts = LiveParts(
         shared,
         intake,
         worker,
         pruning.Pruner(database, settings.retention, settings.storage.raw_days),
         Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
-        supervised,
+        supervised_of(adapters.values(), receiving),
         partial(accounts.make, intake, chats, door) if accounts.make else None,
     )
     reloading = Reloading(settings, mind, parts, origin)
     watch = silence.Watch(database, adapters, traffic, replica)
-    examination = _examination(reloading, watch, origin)
-    alerts = wiring.build_alerts(lambda: reloading.settings, examination, wakeups, owners)
-    others = _others(reloading, accounts)
-    platforms = Platforms(adapters, supervised, examination, reactions, others, alerts)
+    platforms = _platforms(reloading, accounts, origin, watch, reactions)
     instruments = Instruments(reloading, watch)
-    server = _server(reloading, examination, alerts, instruments, door)
+    server = _server(reloading, platforms, instruments, door)
     async with AsyncExitStack() as closing:
         closes = (replica.close, reloading.close, server.stop)
         # The last one first: the adapters.
@@ -420,22 +416,35 @@ async def assembled(
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
 
 
-def _examination(reloading: Reloading, watch: silence.Watch, origin: AgentOrigin) -> Examination:
+def _platforms(
+    reloading: Reloading,
+    accounts: wiring.Accounts,
+    origin: AgentOrigin,
+    watch: silence.Watch,
+    reactions: ReactionQueue,
+) -> Platforms:
+    """Build what watches the connected accounts."""
+    shared, supervised = reloading.parts.shared, reloading.parts.supervised
     vitals = Vitals(
-        reloading.parts.supervised,
+        supervised,
         watch,
-        reloading.parts.shared.budgets,
+        shared.budgets,
         origin.foreign.states,
         lambda: reloading.mind.standing,
-        origin.plugins,
+        shared.plugins,
         lambda: reloading.refused,
     )
-    return Examination(
+    examination = Examination(
         vitals,
         lambda: reloading.loaded,
         lambda: origin.line,
         lambda: crowding_text(reloading.parts.intake.facts(None)) or "",
     )
+    alerts = wiring.build_alerts(
+        lambda: reloading.settings, examination, shared.wakeups, shared.owners
+    )
+    others = _others(reloading, accounts)
+    return Platforms(shared.adapters, supervised, examination, reactions, others, alerts)
 
 
 def _listen(
@@ -478,14 +487,10 @@ async def _tell_at_the_start(
 
 
 def _server(
-    reloading: Reloading,
-    examination: Examination,
-    alerts: alerts_watch.AlertWatch | None,
-    instruments: Instruments,
-    door: WebDoor,
+    reloading: Reloading, platforms: Platforms, instruments: Instruments, door: WebDoor
 ) -> HttpServer:
     """Build the server of the public port and of the command line's Unix socket."""
-    parts, settings, health = reloading.parts, reloading.settings, Health(examination)
+    parts, settings, health = reloading.parts, reloading.settings, Health(platforms.examination)
     shared, intake = parts.shared, parts.intake
     said = operator.Operator(reloading)
     inside = Inside(shared.database, health, intake.facts, intake.money, said, shared.plugins)
@@ -502,7 +507,7 @@ def _server(
         apart, webhooks = Port(on.webhook_host or on.host, on.webhook_port, routes, keys), []
     # `parley chat` reaches the web chat through the socket even if the page is not served.
     private = [] if on.enabled else chat_page
-    private = [*private, health.control_route(), *control.alert_routes(alerts)]
+    private = [*private, health.control_route(), *control.alert_routes(platforms.alerts)]
     return HttpServer(
         Port(on.host, on.port, [*health.routes(guard), *instruments.routes(), *webhooks, *page]),
         settings.home / control.SOCKET,

@@ -42,7 +42,7 @@ from gateway.storage.conversation import conversations, sessions, turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
-from gateway.storage.people.notebook import FoundWords, Note
+from gateway.storage.people.notebook import Note, OwnWords
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.reports import spending
@@ -243,19 +243,6 @@ async def _told(tell: Callable[..., Awaitable[object]], *arguments: object) -> N
         await tell(*arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnWords:
-    """The text of `by` ("platform:sender id") in one message, without pasted or quoted parts.
-
-    `seq` is the message's place in the transcript.
-    """
-
-    turn: int
-    seq: int
-    by: str
-    text: str
-
-
 def said_in(turn: Turn) -> list[OwnWords]:
     """Return the messages of a turn that are worth reading, in order."""
     platform, alone = turn.lease.address.platform, len(turn.asked) == 1
@@ -289,11 +276,7 @@ def _edges(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-(most // 2) :]}"
 
 
-Found = tuple[OwnWords, str]
-"""A message, and a sentence of it."""
-
-
-def quoted_in(answer: str, said: Sequence[OwnWords]) -> list[Found]:
+def quoted_in(answer: str, said: Sequence[OwnWords]) -> list[OwnWords]:
     """Return the sentences that an answer quotes; a quote that is in no message does not count.
 
     Raises:
@@ -307,13 +290,13 @@ def quoted_in(answer: str, said: Sequence[OwnWords]) -> list[Found]:
     return list(dict.fromkeys(each for each in found if each is not None))
 
 
-def _checked(item: dict[str, object], said: Sequence[OwnWords]) -> Found | None:
+def _checked(item: dict[str, object], said: Sequence[OwnWords]) -> OwnWords | None:
     number, quote = item.get("message"), item.get("quote")
     if not (isinstance(number, int) and 1 <= number <= len(said) and isinstance(quote, str)):
         return None
     own = said[number - 1]
     sentence = _sentence(quote, own.text)
-    return (own, sentence) if sentence else None
+    return replace(own, text=sentence) if sentence else None
 
 
 def _sentence(quote: str, text: str) -> str | None:
@@ -415,7 +398,7 @@ class MemoryReader:
         if await self.budgets.exhausted(sender):
             raise SummaryFailed("a budget is used up", REST_S)
         prompt = prompt_of(said, min(MOST_TOTAL_CHARS, max(MOST_CHARS, self.models.window_tokens)))
-        calls, found = self.models.calls(), list[Found]()
+        calls, found = self.models.calls(), list[OwnWords]()
         try:
             answer = await asyncio.wrap_future(in_daemon(lambda: calls(prompt, ANSWER_TOKENS)))
         finally:
@@ -445,7 +428,7 @@ class MemoryReader:
             self.wakeups.outbox(conversation)
 
     def _enter(
-        self, conn: Connection, conversation: int, found: Sequence[FoundWords]
+        self, conn: Connection, conversation: int, found: Sequence[OwnWords]
     ) -> Sequence[Note]:
         """Store the notes found, with the outbox rows that show them.
 
@@ -476,8 +459,8 @@ class MemoryReader:
 
 
 def allowed(
-    conn: Connection, access: Access, conversation: int, found: Sequence[Found]
-) -> list[FoundWords]:
+    conn: Connection, access: Access, conversation: int, found: Sequence[OwnWords]
+) -> list[OwnWords]:
     """Return the sentences that may become notes.
 
     In a group only people who may act count. A sentence is left out if a threat scan finds
@@ -485,13 +468,13 @@ def allowed(
     """
     may_all = not notebook.is_shared(notebook.scope_of(conn, conversation))
     kept = [
-        FoundWords(sentence, own.by, own.seq, offered=is_delicate(sentence))
-        for own, sentence in found
-        if (may_all or access.may_act(conn, [own.by]))
-        and not scan(sentence).findings
+        replace(each, offered=is_delicate(each.text))
+        for each in found
+        if (may_all or access.may_act(conn, [each.by]))
+        and not scan(each.text).findings
         # A secret must not enter prompts and lists.
-        and _redactor.text(sentence) == sentence == masked_assignments(sentence)
-        and not notebook.was_said_by_agent(conn, conversation, own.seq, sentence)
+        and _redactor.text(each.text) == each.text == masked_assignments(each.text)
+        and not notebook.was_said_by_agent(conn, conversation, each.seq, each.text)
     ]
     if len(kept) < len(found):
         log.info("words_not_remembered", words=len(found) - len(kept))

@@ -70,41 +70,38 @@ DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Burial:
-    """Dead letters made, and conversations with a notice to send."""
-
-    letters: int
-    told: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Burials:
-    """Makes dead letters and notifies chats and owners; part of the caller's transaction."""
+    """Makes dead letters and notifies chats and owners; part of the caller's transaction.
+
+    Returns the number of letters, and the conversations with a notice to send.
+    """
 
     owners: Owners
 
-    def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
+    def bury_message(
+        self, conn: Connection, due: Due, reason: str, cause: Cause
+    ) -> tuple[int, frozenset[int]]:
         """Bury a row, and with an expired one the rows behind it that waited as long.
 
         A row that was dropped, erased or taken by another replica meanwhile brings no notice.
         """
         if due.is_notice:
             sending.drop(conn, due, reason)
-            return Burial(0, frozenset())
+            return 0, frozenset()
         is_first = not outbox.has_dead(conn, due.message.conversation)
         # `/stop` or `parley forget` may have taken it while it was on its way.
         if not sending.mark_dead(conn, due, reason):
-            return Burial(0, frozenset())
+            return 0, frozenset()
         is_expired = cause == "expired"
         more = sending.bury_older(conn, due, RETRY_FOR_S, reason) if is_expired else 0
         told = self._tell(conn, due, reason, cause, is_first=is_first)
-        return Burial(1 + more, told)
+        return 1 + more, told
 
-    def bury_behind(self, conn: Connection, due: Due, reason: str) -> Burial:
+    def bury_behind(self, conn: Connection, due: Due, reason: str) -> tuple[int, frozenset[int]]:
         """Bury rows that waited too long behind a notice, which itself stays."""
         letters = sending.bury_older(conn, due, RETRY_FOR_S, reason)
         told = self._tell(conn, due, reason, "expired", is_first=False) if letters else frozenset()
-        return Burial(letters, told)
+        return letters, told
 
     def _tell(
         self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
@@ -434,7 +431,8 @@ class Delivery:
             await self._bury(due, reason, "expired")
             return True
         if due.is_notice:
-            self._told(due, await self._database.write(self._burials.bury_behind, due, reason))
+            _, told = await self._database.write(self._burials.bury_behind, due, reason)
+            self._notify_others(due, told)
         return False
 
     async def _fail(self, due: Due, reason: str) -> None:
@@ -452,15 +450,15 @@ class Delivery:
 
     async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
         write = self._database.write
-        burial = await write(self._burials.bury_message, due, reason, cause)
-        platform, letters = due.message.address.platform, burial.letters
+        letters, told = await write(self._burials.bury_message, due, reason, cause)
+        platform = due.message.address.platform
         log.error("message_buried", platform=platform, reason=reason, letters=letters)
         _end_trace(due, "buried")
-        self._told(due, burial)
+        self._notify_others(due, told)
 
-    def _told(self, due: Due, burial: Burial) -> None:
+    def _notify_others(self, due: Due, told: frozenset[int]) -> None:
         """Send the notices of a burial in other conversations."""
-        for conversation_id in burial.told - {due.message.conversation}:
+        for conversation_id in told - {due.message.conversation}:
             self.notify(conversation_id)
 
 

@@ -217,23 +217,24 @@ def written_in(conn: Connection, turn_id: int) -> list[Note]:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundWords:
-    """A sentence of a person's message that a model proposes to remember.
+class OwnWords:
+    """What a person wrote in a message, without pasted or quoted parts, or a sentence of it.
 
     Attributes:
-        said_by: "platform:sender id".
-        seq: Number of its message.
-        offered: Whether it needs a yes.
+        seq: The message's place in the transcript.
+        by: "platform:sender id".
+        offered: Whether it needs a yes to be remembered.
     """
 
-    text: str
-    said_by: str
+    turn: int
     seq: int
+    by: str
+    text: str
     offered: bool = False
 
 
 def keep_found(
-    conn: Connection, conversation_id: int, found: Iterable[FoundWords], max_chars: int
+    conn: Connection, conversation_id: int, found: Iterable[OwnWords], max_chars: int
 ) -> list[Note]:
     """Store the sentences; returns the new rows. Leaves out known ones and those without room."""
     scope = scope_of(conn, conversation_id)
@@ -244,12 +245,12 @@ def keep_found(
         is_known = any(words.text.casefold() == note.text.casefold() for note in known)
         if is_known or _chars([*texts, words.text]) > max_chars:
             continue
-        whose = {"said_by": words.said_by, "conversation": conversation_id, "seq": words.seq}
+        whose = {"said_by": words.by, "conversation": conversation_id, "seq": words.seq}
         target = OFFER if words.offered else "user"
         row = _insert(conn, scope, target, words.text, **whose)
         rows.append(row)
         if not words.offered:
-            _put_on_record(conn, "memory_kept", words.said_by, scope, conversation_id, note=row.id)
+            _put_on_record(conn, "memory_kept", words.by, scope, conversation_id, note=row.id)
     return rows
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,6 @@ from gateway.context.memory import (
     MAX_RECALLED_CHARS,
     MOST_CHARS,
     MemoryReader,
-    OwnWords,
     Recall,
     prompt_of,
     quoted_in,
@@ -40,7 +39,7 @@ from gateway.storage import maintenance
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.engine import SqliteDatabase
-from gateway.storage.people.notebook import FoundWords
+from gateway.storage.people.notebook import OwnWords
 from gateway.storage.queue import inbox
 from gateway.storage.queue.leases import Lease
 from gateway.storage.reports import spending as booking
@@ -314,7 +313,7 @@ GUESTS = item(2, PLAIN)
 
 def words(*items: dict[str, Any]) -> list[str]:
     """Return the texts of what counts."""
-    return [sentence for _, sentence in quoted_in(answer(*items), SAID)]
+    return [each.text for each in quoted_in(answer(*items), SAID)]
 
 
 # What counts
@@ -325,7 +324,7 @@ def test_a_quote_becomes_the_sentence_that_it_is_of() -> None:
     found = quoted_in(
         answer(item(1, "dates look best to me with the  weekday"), GUESTS, GUESTS), SAID
     )
-    assert found == [(SAID[0], HABIT), (SAID[1], PLAIN)]
+    assert found == [replace(SAID[0], text=HABIT), SAID[1]]
 
 
 @pytest.mark.parametrize(
@@ -470,7 +469,7 @@ async def test_what_is_being_erased_is_neither_read_nor_remembered(tmp_path: Pat
     async with chatting(tmp_path, HABIT, steps=[answer(item(1, HABIT))]) as (chat, reader):
         [here] = reader.waiting
         await chat.gateway.database.write(maintenance.withdraw, here)
-        found = [FoundWords(HABIT, BY, 1)]
+        found = [OwnWords(1, 1, BY, HABIT)]
         assert not await chat.gateway.database.write(reader._enter, here, found)
         assert await reader.read_all() == 1
         assert requests_of(reader) == []

@@ -26,7 +26,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Location
 from gateway.storage.migrations import open_database
 from gateway.storage.people import notebook
-from gateway.storage.people.notebook import FoundWords
+from gateway.storage.people.notebook import OwnWords
 from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.retention import Pruned
 from tests.support.postgres import PostgresServer, server_at
@@ -250,7 +250,7 @@ def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None
 
 def test_what_was_found_in_peoples_words_goes_with_them(lived: Store) -> None:
     """The agent's notes stay, and so does what is young."""
-    words = [FoundWords("Call me Jo.", "telegram:42", 1), FoundWords("It is 5.", "telegram:42", 1)]
+    words = [OwnWords(1, 1, "telegram:42", text) for text in ("Call me Jo.", "It is 5.")]
     note = {"scope": "telegram:42", "target": "memory", "text": "likes tea", "at": 1.0}
     lived.run(lambda conn: conn.execute(schema.memory.insert(), note))
     lived.run(notebook.keep_found, COMPACTED, words, 1_000)
