@@ -13,7 +13,7 @@ takes a free one at once, another waits for `PATIENCE_S`; one with more gives on
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -23,7 +23,7 @@ from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.queue import leases
 from gateway.storage.queue.blame import Inheritance
-from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
+from gateway.storage.queue.leases import Receivers, Receiving, ReceivingFence
 
 log = structlog.get_logger()
 
@@ -113,13 +113,12 @@ class AccountLeases:
         held = tuple(each.epoch for each in its if each.epoch is not None)
         return ReceivingFence(self.replica, platform, account, held)
 
-    def note(self, rows: Sequence[AdapterLease]) -> None:
+    def note(self, known: Receivers) -> None:
         """Note the owners of leases; one that another replica has is lost."""
-        now, known = self._clock(), {row.of: row for row in rows}
+        now = self._clock()
         for of, lease in self._leases.items():
-            row = known.get(of)
-            owner = row.owner if row is not None else None
-            mine = row.epoch if row is not None and owner == self.replica else None
+            owner, epoch = known.get(of, (None, None))
+            mine = epoch if owner == self.replica else None
             if lease.epoch is not None and lease.epoch != mine:
                 self._changed_at = now
                 lease.lose()
@@ -127,7 +126,7 @@ class AccountLeases:
                 # The answer to the COMMIT of taking it was lost, or of giving it back.
                 self.take(of, mine)
             lease.elsewhere = owner not in {None, self.replica}
-            if row is not None and owner is None and lease.is_wanted:
+            if of in known and owner is None and lease.is_wanted:
                 self._free_since.setdefault(of, now)
             else:
                 self._free_since.pop(of, None)

@@ -5,7 +5,7 @@ epoch). Every claim and every reclaim raises the epoch, so a worker that was sto
 and wakes up finds its token stale and writes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -126,13 +126,8 @@ class Receiving(NamedTuple):
     shard: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterLease:
-    """The replica that receives, if any."""
-
-    of: Receiving
-    owner: int | None
-    epoch: int
+Receivers = Mapping[Receiving, tuple[int | None, int]]
+"""The replica that receives for each, if any, and the epoch of its lease."""
 
 
 @dataclass(frozen=True, slots=True)

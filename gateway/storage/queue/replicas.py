@@ -38,7 +38,7 @@ from sqlalchemy import (
 
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death, Inheritance
-from gateway.storage.queue.leases import AdapterLease, Receiving, lives
+from gateway.storage.queue.leases import Receivers, Receiving, lives
 from gateway.storage.schema import (
     adapter_lease,
     alias,
@@ -64,7 +64,6 @@ class Surroundings:
         living: Number of replicas, itself counted.
         expired: Those that have not renewed in time.
         unlocked: Those whose lock is free.
-        receivers: The replica of each account.
         trials: Seconds of a suspect's trial once it begins, by conversation.
     """
 
@@ -72,7 +71,7 @@ class Surroundings:
     expired: frozenset[int] = frozenset()
     unlocked: frozenset[int] = frozenset()
     server_up_s: float = 0.0
-    receivers: Sequence[AdapterLease] = ()
+    receivers: Receivers = field(default_factory=dict)
     trials: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -196,13 +195,10 @@ _OFFER = text(
 )
 
 
-def everyone(conn: Connection) -> list[AdapterLease]:
+def everyone(conn: Connection) -> Receivers:
     """Return all leases, even those of accounts that are not configured any more."""
     rows = conn.execute(select(adapter_lease))
-    return [
-        AdapterLease(Receiving(row.platform, row.account, row.shard), row.owner, row.epoch)
-        for row in rows
-    ]
+    return {Receiving(row.platform, row.account, row.shard): (row.owner, row.epoch) for row in rows}
 
 
 def take(conn: Connection, replica_id: int, receiving: Receiving) -> int | None:

@@ -21,7 +21,7 @@ from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import leases
 from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
+from gateway.storage.queue.leases import Receivers, Receiving, ReceivingFence
 from gateway.wiring import registered
 from tests.support.gateway import running
 from tests.support.storage import ACCOUNTS, admit, inbound
@@ -120,8 +120,8 @@ def accounts(clock: Clock) -> AccountLeases:
     return accounts
 
 
-def rows(*owners: int | None, epoch: int = 1) -> list[AdapterLease]:
-    return [AdapterLease(of, owner, epoch) for of, owner in zip(BOTS, owners, strict=False)]
+def rows(*owners: int | None, epoch: int = 1) -> Receivers:
+    return {of: (owner, epoch) for of, owner in zip(BOTS, owners, strict=False)}
 
 
 def take(accounts: AccountLeases, *which: Receiving) -> None:

@@ -12,7 +12,7 @@ from gateway.storage import maintenance, postgres, schema
 from gateway.storage.conversation import conversations
 from gateway.storage.queue import leases, outbox, replicas, sending
 from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
+from gateway.storage.queue.leases import Receiving, ReceivingFence
 from gateway.storage.queue.replicas import LEFT, SharedChat, Surroundings
 from gateway.storage.schema import adapter_lease, conversation, now_s, replica, turn
 from gateway.storage.schema import outbox as outbox_table
@@ -271,7 +271,7 @@ def test_one_look_tells_of_receivers_and_suspects(session: Open) -> None:
     suspected = update(turn).where(turn.c.id == current.id).values(deaths=2, quiet_s=40.0)
     first.run(lambda conn: conn.execute(suspected))
     found = seen(second, two)
-    assert found.receivers == [AdapterLease(here, one, 1)]
+    assert found.receivers == {here: (one, 1)}
     assert found.trials == {chat: 10.0}
 
 
