@@ -85,7 +85,10 @@ class SlidingWindow:
         # A repeated item keeps its time: items stay in order.
         self._items.setdefault(whose, {}).setdefault(item, self._clock())
         if len(self._items) > self._sweep_at:
-            self._sweep()
+            self._items = {
+                each: items for each in list(self._items) if (items := self._recent(each))
+            }
+            self._sweep_at = max(SWEEP_FROM, 2 * len(self._items))
         return True
 
     def take_back(self, whose: Hashable, item: Hashable) -> None:
@@ -100,12 +103,6 @@ class SlidingWindow:
         while items and items[oldest := next(iter(items))] <= since:
             del items[oldest]
         return items
-
-    def _sweep(self) -> None:
-        self._items = {
-            whose: items for whose in list(self._items) if (items := self._recent(whose))
-        }
-        self._sweep_at = max(SWEEP_FROM, 2 * len(self._items))
 
 
 class AdmissionLimits:

@@ -15,7 +15,7 @@ from agent.messages import clean_text, quoted
 from agent.safety.threats import scan
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.storage.people import notebook
-from gateway.storage.people.notebook import Corrector, Note
+from gateway.storage.people.notebook import Note
 from gateway.storage.queue import overheard
 
 MOST_BUTTONS = 8
@@ -67,24 +67,21 @@ def show_memory(context: CommandContext) -> CommandResult:
         return CommandResult(f"{HOW} {HOW_WAITING}")
     if notebook.is_shared(scope) and not context.may_act:
         return CommandResult(NOT_ALLOWED)
-    who = Corrector(scope, context.sender, context.conversation)
-    return _corrected(context, who, rows, said)
+    return _corrected(context, rows, said)
 
 
-def _corrected(
-    context: CommandContext, who: Corrector, rows: Sequence[Note], said: re.Match[str]
-) -> CommandResult:
+def _corrected(context: CommandContext, rows: Sequence[Note], said: re.Match[str]) -> CommandResult:
     verb, which = said[1].lower(), said[2].lower()
     if verb == "undo":
-        return _undo(context, who, [row for row in rows if str(row.id) == which.removeprefix("#")])
+        return _undo(context, [row for row in rows if str(row.id) == which.removeprefix("#")])
     chosen = _named(rows, which)
     if not chosen:
         return CommandResult(NO_SUCH)
     if verb == "keep":
-        return _keep(context, who, [row for row in chosen if row.waits])
+        return _keep(context, [row for row in chosen if row.waits])
     if verb == "change":
-        return _change(context, who, chosen, said[3] or "")
-    notebook.remove(context.conn, chosen, who)
+        return _change(context, chosen, said[3] or "")
+    notebook.remove(context.conn, chosen, context.sender, context.conversation)
     _note(context, [f"no longer holds: {row.text}" for row in chosen if not row.waits])
     what = f"all {len(chosen)} entries" if len(chosen) > 1 else quoted(chosen[0].text)
     return CommandResult(f"Forgotten: {what}.")
@@ -143,11 +140,11 @@ def _named(rows: Sequence[Note], which: str) -> list[Note]:
     return [row for n, row in enumerate(rows, start=1) if n == int(which)]
 
 
-def _undo(context: CommandContext, who: Corrector, rows: Sequence[Note]) -> CommandResult:
+def _undo(context: CommandContext, rows: Sequence[Note]) -> CommandResult:
     if not rows:
         return CommandResult(UNDONE_BEFORE)
     [row] = rows
-    notebook.undo(context.conn, row, who)
+    notebook.undo(context.conn, row, context.sender, context.conversation)
     lines = [f"no longer holds: {row.text}"]
     if row.before:
         lines.append(f"holds again: {row.before}")
@@ -156,26 +153,25 @@ def _undo(context: CommandContext, who: Corrector, rows: Sequence[Note]) -> Comm
     return CommandResult(f"Undone, not remembered: {quoted(row.text)}.{again}")
 
 
-def _keep(context: CommandContext, who: Corrector, rows: Sequence[Note]) -> CommandResult:
+def _keep(context: CommandContext, rows: Sequence[Note]) -> CommandResult:
     if not rows:
         return CommandResult(NO_SUCH)
-    kept = [row for row in rows if notebook.confirm(context.conn, row, who)]
+    by, place = context.sender, context.conversation
+    kept = [row for row in rows if notebook.confirm(context.conn, row, by, place)]
     _note(context, [f"holds from now on: {row.text}" for row in kept])
     left = len(rows) - len(kept)
     told = f"Remembered: {', '.join(quoted(row.text) for row in kept)}." if kept else ""
     return CommandResult(f"{told} {NO_ROOM.format(left=left) if left else ''}".strip())
 
 
-def _change(
-    context: CommandContext, who: Corrector, rows: Sequence[Note], text: str
-) -> CommandResult:
+def _change(context: CommandContext, rows: Sequence[Note], text: str) -> CommandResult:
     words = " ".join(clean_text(text).split())
     if not words or len(words) > MOST_CHARS or len(rows) > 1:
         return CommandResult(WHAT)
     if scan(words).findings:
         return CommandResult(SUSPICIOUS)
     row = rows[0]
-    notebook.reword(context.conn, row, words, who)
+    notebook.reword(context.conn, row, words, context.sender, context.conversation)
     before = [] if row.waits else [f"no longer holds: {row.text}"]
     _note(context, [*before, f"holds instead: {words}"])
     return CommandResult(f"Changed: {quoted(row.text)} is now {quoted(words)}.")

@@ -129,7 +129,8 @@ class Player:
             self.model.play(str(conversation_id), recording, n, self.gap_s)
             # One message at a time: two that wait together would become one turn, which is not
             # recorded.
-            answer = await self._answer()
+            while (answer := await self.answers.get()) in NOTICES:
+                continue
             if answer != text_of(exchange.steps[-1]):
                 # Later ones mostly follow from the first.
                 problem = problem or f"message {n + 1} was answered with {answer[:60]!r}"
@@ -144,12 +145,6 @@ class Player:
             bill=self.model.bill(str(conversation_id)),
             problem=problem,
         )
-
-    async def _answer(self) -> str:
-        """Return the next message that is not a notice about the turn."""
-        while (text := await self.answers.get()) in NOTICES:
-            continue
-        return text
 
 
 def _inbound(chat: str, n: int, text: str) -> InboundMessage:

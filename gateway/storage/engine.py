@@ -167,16 +167,13 @@ class SqliteDatabase(Database):
     async def _between_readers(self, step: Callable[[sqlite3.Connection], bool]) -> None:
         """Run a step of the writer outside of transactions, once no reader is in its way."""
         for _ in range(math.ceil(READER_WAIT_S / READER_PAUSE_S)):
-            if await self._apart(step):
+            self._require_open()
+            future: asyncio.Future[bool] = self._loop.create_future()
+            self._jobs.put(_Job(step, future, apart=True))
+            if await future:
                 return
             await asyncio.sleep(READER_PAUSE_S)
         raise StorageUnavailable("a reader holds on to the write-ahead log")
-
-    async def _apart(self, step: Callable[[sqlite3.Connection], bool]) -> bool:
-        self._require_open()
-        future: asyncio.Future[bool] = self._loop.create_future()
-        self._jobs.put(_Job(step, future, apart=True))
-        return await future
 
     @override
     async def close(self) -> None:

@@ -15,7 +15,6 @@ import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Select,
     bindparam,
     delete,
@@ -514,7 +513,10 @@ _INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
 
 def in_row(row: Any) -> Session:
     """Return the segment in a row of `with_base(…, session)`."""
-    prompt = _prompt(row)
+    prompt = None
+    if row.base_id is not None:
+        layers = tuple(map(tuple, orjson.loads(row.prompt_layers)))
+        prompt = SystemPrompt(row.shared_prompt, layers).with_own(row.own_prompt or "")
     return Session(
         **{name: getattr(row, name) for name in ("id", "tools", *_OWN, *_REPORTED)},
         plan=load_plan(row.plan),
@@ -534,13 +536,6 @@ def _dump_origins(origins: Iterable[Origin]) -> str | None:
 def load_origins(stored: str | None) -> tuple[Origin, ...]:
     """Return stored origins."""
     return () if stored is None else tuple(Origin(*each) for each in orjson.loads(stored))
-
-
-def _prompt(row: Row[Any]) -> SystemPrompt | None:
-    if row.base_id is None:
-        return None
-    layers = tuple(map(tuple, orjson.loads(row.prompt_layers)))
-    return SystemPrompt(row.shared_prompt, layers).with_own(row.own_prompt or "")
 
 
 def dumped(value: object) -> str | None:

@@ -276,39 +276,31 @@ def was_said_by_agent(conn: Connection, conversation_id: int, before_seq: int, t
     return conn.scalar(select(message.c.seq).where(*here).limit(1)) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Corrector:
-    """A person who corrects the notes of a scope, and where."""
+def remove(conn: Connection, notes: Sequence[Note], by: str, place: int) -> None:
+    """Erase notes of one scope for a person; raises `NotFound` if one is gone already.
 
-    scope: str
-    by: str
-    conversation: int
-
-
-def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
-    """Erase rows for a person; raises `NotFound` if one is gone already."""
-    ids = [note.id for note in notes]
-    if len(_removed(conn, memory.c.id.in_(ids), memory.c.scope == who.scope)) != len(ids):
+    Here and below `place` is the conversation in which they say so.
+    """
+    ids, scope = [note.id for note in notes], notes[0].scope
+    if len(_removed(conn, memory.c.id.in_(ids), memory.c.scope == scope)) != len(ids):
         raise NotFound("it is gone already")
-    _put_on_record(
-        conn, "memory_removed", who.by, who.scope, who.conversation, notes=len(ids), ids=ids
-    )
+    _put_on_record(conn, "memory_removed", by, scope, place, notes=len(ids), ids=ids)
 
 
-def undo(conn: Connection, note: Note, who: Corrector) -> None:
+def undo(conn: Connection, note: Note, by: str, place: int) -> None:
     """Undo a note for a person; restores the note that it replaced."""
-    remove(conn, [note], who)
+    remove(conn, [note], by, place)
     if note.before:
         _insert(conn, note.scope, note.target, note.before)
-        _repin(conn, who.scope)
+        _repin(conn, note.scope)
 
 
-def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
+def confirm(conn: Connection, note: Note, by: str, place: int) -> bool:
     """Keep a waiting row; returns False without room for it.
 
     Equal texts are kept once. Raises `NotFound` if it is gone already.
     """
-    texts = notes_of(conn, who.scope, "user")
+    texts = notes_of(conn, note.scope, "user")
     here = memory.c.id == note.id
     if note.text in texts:
         conn.execute(delete(memory).where(here))
@@ -318,22 +310,22 @@ def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
     as_note = update(memory).where(here).values(target="user", value=None)
     if not conn.execute(as_note).rowcount:
         raise NotFound("it is gone already")
-    _put_on_record(conn, "memory_kept", who.by, who.scope, who.conversation, note=note.id)
+    _put_on_record(conn, "memory_kept", by, note.scope, place, note=note.id)
     return True
 
 
-def reword(conn: Connection, note: Note, text: str, who: Corrector) -> None:
+def reword(conn: Connection, note: Note, text: str, by: str, place: int) -> None:
     """Reword a row for a person; the new text gets the current time.
 
     Raises `NotFound` if it is gone already.
     """
-    values = {"text": text, "at": now_s(), "said_by": who.by, "value": None}
+    values = {"text": text, "at": now_s(), "said_by": by, "value": None}
     if note.waits:
         values["target"] = "user"
     if not conn.execute(update(memory).where(memory.c.id == note.id).values(values)).rowcount:
         raise NotFound("it is gone already")
-    _put_on_record(conn, "memory_changed", who.by, who.scope, who.conversation, note=note.id)
-    _repin(conn, who.scope)
+    _put_on_record(conn, "memory_changed", by, note.scope, place, note=note.id)
+    _repin(conn, note.scope)
 
 
 def changed(notes: Sequence[str], change: Change) -> list[str]:

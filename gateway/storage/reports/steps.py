@@ -331,11 +331,14 @@ def _row(
     current: Row[Any], ran: Row[Any] | None, asked: Row[Any] | None, given: tuple[str, int]
 ) -> AuditRow:
     first: Any = asked if ran is None else ran
+    # With the effect "none" a call without a result did not begin.
     effect = "none" if ran is None else ran.effect
     if ran is not None and ran.state == "done":
         outcome = str(orjson.loads(ran.result)["status"])
+    elif current.state == "running":
+        outcome = "" if effect == "none" else "running"
     else:
-        outcome = _without_result(current, effect)
+        outcome = "not run" if effect == "none" else "cut off"
     return AuditRow(
         at=first.at,
         conversation=current.conversation,
@@ -350,13 +353,6 @@ def _row(
         senders=tuple(orjson.loads(current.senders or "[]")),
         seq=given[1],
     )
-
-
-def _without_result(current: Row[Any], effect: str) -> str:
-    """Return the outcome of a call without a result; with the effect "none" it did not begin."""
-    if current.state == "running":
-        return "" if effect == "none" else "running"
-    return "not run" if effect == "none" else "cut off"
 
 
 def _decision(outcome: str, asked: Row[Any] | None) -> str:
