@@ -47,14 +47,6 @@ class Skill:
 
 
 @dataclass(frozen=True, slots=True)
-class BadSkill:
-    """A folder that cannot be used, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class SkillShelf:
     """A directory of skills, which need not exist."""
 

@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 from adapters.registry import by_name
 from agent.errors import ToolError
 from agent.messages import ChatMessage, storable
-from agent.prompt.skills import BadSkill, Skill, SkillShelf
+from agent.prompt.skills import Skill, SkillShelf
 from agent.prompt.system import (
     PinnedNote,
     PromptFacts,
@@ -70,8 +70,8 @@ MAX_NOTES_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A file or folder that counts as not there, and why."""
+class Unusable:
+    """A file, folder or skill that counts as not there, and why."""
 
     name: str
     reason: str
@@ -88,9 +88,9 @@ class Snapshot:
     profile: str | None = None
     context_file: SourcedText | None = None
     skills: tuple[Skill, ...] = ()
-    bad_skills: tuple[BadSkill, ...] = ()
+    bad_skills: tuple[Unusable, ...] = ()
     findings: Mapping[str, tuple[Threat, ...]] = field(default_factory=dict)
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[Unusable, ...] = ()
 
     @property
     def skill_index(self) -> tuple[tuple[str, str], ...]:
@@ -109,9 +109,9 @@ class OperatorFiles:
     home: Path
     workspace: Path | None = None
     current: Snapshot = field(default_factory=Snapshot)
-    _texts: dict[Path, tuple[Stamp, Scan | Unreadable | None]] = field(default_factory=dict)
-    _skills: dict[str, tuple[Stamp, Skill | BadSkill]] = field(default_factory=dict)
-    _no_shelf: Unreadable | None = None
+    _texts: dict[Path, tuple[Stamp, Scan | Unusable | None]] = field(default_factory=dict)
+    _skills: dict[str, tuple[Stamp, Skill | Unusable]] = field(default_factory=dict)
+    _no_shelf: Unusable | None = None
     _looked_at: float = -REFRESH_S
 
     @property
@@ -149,10 +149,10 @@ class OperatorFiles:
             profile=profile.text if profile else None,
             context_file=SourcedText(name, context.text) if context else None,
             skills=skills,
-            bad_skills=tuple(each for each in found if isinstance(each, BadSkill)),
+            bad_skills=tuple(each for each in found if isinstance(each, Unusable)),
             findings=findings,
             unreadable=tuple(
-                each for each in (*known, self._no_shelf) if isinstance(each, Unreadable)
+                each for each in (*known, self._no_shelf) if isinstance(each, Unusable)
             ),
         )
         return self.current
@@ -168,7 +168,7 @@ class OperatorFiles:
             known = self._texts[path] = stamp, _read(path, most_chars, scanned=scanned)
         return known[1] if isinstance(known[1], Scan) else None
 
-    def _found_skills(self) -> Iterator[Skill | BadSkill]:
+    def _found_skills(self) -> Iterator[Skill | Unusable]:
         names = self._skill_names()
         self._skills = {name: known for name, known in self._skills.items() if name in names}
         for name in names[:MAX_SKILLS]:
@@ -218,7 +218,7 @@ def _stamp(path: Path) -> Stamp | None:
     return found.st_ctime_ns, found.st_size
 
 
-def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | None:
+def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unusable | None:
     """Return a file's text; of a huge one only a beginning is read."""
     try:
         with os.fdopen(_open_now(path), "rb") as file:
@@ -236,11 +236,11 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | 
     return flagged(path.name, scan(text)) if scanned else Scan(text)
 
 
-def _unreadable(path: Path, error: OSError) -> Unreadable:
+def _unreadable(path: Path, error: OSError) -> Unusable:
     """Log that a file or folder cannot be read, and return that."""
     reason = error.strerror or "is no file"
     log.warning("prompt_file_unreadable", file=path.name, error=reason)
-    return Unreadable(path.name, reason)
+    return Unusable(path.name, reason)
 
 
 def _open_now(path: Path) -> int:
@@ -252,12 +252,12 @@ def _open_now(path: Path) -> int:
     return handle
 
 
-def _load(shelf: SkillShelf, name: str) -> Skill | BadSkill:
+def _load(shelf: SkillShelf, name: str) -> Skill | Unusable:
     try:
         skill = shelf.load(name)
     except ToolError as exc:
         log.warning("skill_unusable", skill=name, reason=str(exc))
-        return BadSkill(name, str(exc))
+        return Unusable(name, str(exc))
     flagged(f"skill {name}", Scan(skill.text, skill.findings))
     return skill
 
