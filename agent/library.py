@@ -243,10 +243,7 @@ def _compacted(
     focus: str | None,
     summarise: Summarise | None,
 ) -> tuple[CompactionResult, list[ChatMessage]]:
-    """Compact messages by `decide`, together with an earlier summary among them.
-
-    Returns the result, and the view's messages before they are made ready for a request.
-    """
+    """Compact messages; returns the result, and the view before it is made ready for a request."""
     given = [_owned(message, place) for place, message in enumerate(messages)]
     entries = [Entry(seq, message) for seq, message in enumerate(given, 1)]
     system = given[0] if given and given[0]["role"] == "system" else None

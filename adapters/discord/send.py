@@ -331,10 +331,7 @@ class Sender:
         return True
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
-        """Show the row in place of "thinking…"; None if it is too late for that.
-
-        Only one row can be shown there; further ones are messages of the channel.
-        """
+        """Show the row in place of "thinking…"; None if it is too late, or another row is there."""
         # An edit before the acknowledgement is an unknown webhook to Discord.
         await self._acknowledging.wait(callback.id)
         taken_by = self._answered.get(callback.id, message.nonce)
@@ -368,14 +365,7 @@ class Sender:
 
 
 async def _find_sent(api: Api, message: Outgoing, others: frozenset[str]) -> str | None:
-    """Return the id of the message that shows a row, or None if an earlier attempt left none.
-
-    Messages with the ids `others` are known to show other rows.
-
-    Raises:
-        SendDelayed: The history cannot be read now.
-        CodedRefusal: The bot may not read it.
-    """
+    """Return the id of the message that shows a row, or None; `others` show other rows."""
     callback = Callback.parse(message.reply_to)
     answered = _id_of((callback.id if callback else message.reply_to) or message.address.thread)
     after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), answered)

@@ -336,10 +336,7 @@ class Backfill:
         return len(events)
 
     async def _read(self, client: Client, gap: _Gap) -> list[dict[str, Any]]:
-        """Return the messages after the position of the gap, oldest first.
-
-        Slack shows a channel's newest messages first, so all pages are read before any is stored.
-        """
+        """Return all messages behind the gap, oldest first; Slack pages from the newest on."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         empty = 0

@@ -248,12 +248,7 @@ class Receiver:
                 raise AdapterDisconnected("Slack asks for a new connection at once")
 
     async def _connect(self, client: Client, connection: "_Connection") -> None:
-        """Receive until Slack asks for a new connection, and all that came is stored.
-
-        Raises:
-            AdapterDisconnected: The connection broke, or Slack closed it.
-            AdapterRefused: Socket Mode was switched off.
-        """
+        """Receive until Slack asks for a new connection, and all that came is stored."""
         try:
             await connection.opened()
             self._socket = connection
@@ -388,11 +383,7 @@ class _Connection(SocketModeClient):
             raise AdapterDisconnected("the socket did not open and greet in time") from None
 
     async def ended(self) -> str:
-        """Wait until Slack asks for the end of the connection; return its reason.
-
-        Raises:
-            AdapterDisconnected: The connection is gone, or was silent for too long.
-        """
+        """Wait until Slack asks for the end of the connection; return its reason."""
         await self._until(self._asked_to_go)
         return self._reason
 

@@ -139,12 +139,7 @@ class Sender:
         return Receipt(ts, resent=bool(mark))
 
     async def _find(self, message: Outgoing) -> str | None:
-        """Return the timestamp of the message that an earlier attempt has posted, if any.
-
-        Raises:
-            SendDelayed: The history cannot be read now.
-            HistoryUnreadable: It can never be read.
-        """
+        """Return the timestamp of the message that an earlier attempt has posted, if any."""
         oldest = f"{max(time.time() - message.age_s - _MARGIN_S, 0.0):.6f}"
         async with aclosing(_since(self._client, message.address, oldest)) as history:
             async for shown in history:
@@ -238,12 +233,7 @@ class HistoryUnreadable(Exception):
 async def _since(
     client: Client, address: Address, oldest: str
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the messages at an address after a timestamp, some pages at most.
-
-    Raises:
-        SendDelayed: They cannot be read now.
-        HistoryUnreadable: They can never be read, or there are more.
-    """
+    """Yield the messages at an address after a timestamp, some pages at most."""
     read = partial(client.history, address.chat, address.thread, oldest=oldest)
     cursor: str | None = None
     for _ in range(_MOST_PAGES):

@@ -337,11 +337,7 @@ def webhook_secret(settings: TelegramSettings) -> str:
 
 
 def _last_id(updates: Any) -> int | None:
-    """Return the highest update number of a poll, None if it brought nothing.
-
-    Raises:
-        AdapterDisconnected: It is not a list, or no update has a number: no offset confirms it.
-    """
+    """Return the highest update number of a poll, which confirms it; None if it is empty."""
     if not isinstance(updates, list):
         raise AdapterDisconnected("getUpdates did not return a list")
     numbers = [number for number in map(update_id, updates) if number is not None]

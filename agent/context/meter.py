@@ -132,10 +132,7 @@ class TokenMeter:
         self._known.clear()
 
     def _anchored(self, view: View) -> tuple[int, list[ChatMessage]] | None:
-        """Return the tokens up to the newest answer, and the later messages.
-
-        None if the report is about another view.
-        """
+        """Return the tokens up to the newest answer and what came later; None for another view."""
         if self.report is None:
             return None
         start = len(view.entries)

@@ -334,10 +334,7 @@ class Planner:
     async def _prepared(
         self, trigger: Trigger, timeout_s: float | None
     ) -> tuple[Summary | None, str | None]:
-        """Return the prepared summary, after waiting for one under way.
-
-        Else the reason not to ask for one now: no compaction pays for a second one.
-        """
+        """Return the prepared summary, or the reason not to pay for another one now."""
         # It was written without the topic of `/compress`.
         if trigger == "manual":
             return None, None

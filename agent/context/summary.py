@@ -239,10 +239,7 @@ def _dated(text: str, request: CompressionRequest) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Asks the model, as often as its window demands, for a summary of `budget_tokens`.
-
-    Most of it is about the `focus`; a `brief` one has bullets alone.
-    """
+    """Asks the model, as often as its window demands, for a summary of `budget_tokens`."""
 
     summarise: Summarise
     window_tokens: int
@@ -369,10 +366,7 @@ class _Writer:
         return text
 
     def key_of(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the key of a part: its texts and the task.
-
-        Not the budget, which depends on the number of parts by now.
-        """
+        """Return the key of a part: its texts and the task, without the budget, which changes."""
         digest = hashlib.blake2b(f"{kind}\n{self.focus}\n{self.brief}".encode(), digest_size=16)
         for piece in material:
             digest.update(f"\n{len(piece.label)},{len(piece.body)}\n{piece.label}".encode())

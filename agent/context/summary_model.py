@@ -151,6 +151,7 @@ class SummaryCalls:
         parts: PartStore | None = None,
     ) -> None:
         self._summariser = summariser
+        self.window_of = summariser.window_of
         self._loop = loop
         self._deadline = deadline
         self._parts = parts
@@ -175,12 +176,8 @@ class SummaryCalls:
     @property
     def window_tokens(self) -> int:
         """The window of the model that is asked next, or the largest one if none will do."""
-        window_of, models = self._summariser.window_of, self._summariser.models
-        return next(map(window_of, self._usable()), max(map(window_of, models), default=0))
-
-    def window_of(self, model: ChatModel) -> int:
-        """Return the known window of a model."""
-        return self._summariser.window_of(model)
+        widest = max(map(self.window_of, self._summariser.models), default=0)
+        return next(map(self.window_of, self._usable()), widest)
 
     @property
     def has_parts(self) -> bool:
@@ -298,12 +295,7 @@ class SummaryCalls:
     def _overflown(
         self, model: ChatModel, believed: int, told_tokens: int | None, sent_tokens: int
     ) -> SummaryFailed:
-        """Note a window that is smaller than believed; returns the exception to raise.
-
-        Args:
-            told_tokens: The window, if the refusal names it.
-            sent_tokens: Size of the refused request, by Parley's count.
-        """
+        """Note a window that is smaller than believed; returns the exception to raise."""
         name = named(model)
         if told_tokens is not None and told_tokens < believed:
             window = told_tokens

@@ -195,10 +195,7 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
 def _started(
     order: ProgramOrder, lifeline: int, command: "HeldCommand | None", pipe: tuple[int, int]
 ) -> subprocess.Popen[bytes]:
-    """Start the program in a session of its own, behind its walls.
-
-    Raises an OSError if it cannot be started, a ConfinementError if it cannot be confined.
-    """
+    """Start the program in a session of its own; a ConfinementError if it cannot be confined."""
     told, telling = pipe
     words, handles = launch(order.walls, order.command, order.environment, telling)
     streams: dict[str, Any] = {}

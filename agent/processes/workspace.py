@@ -211,10 +211,7 @@ def _step(folder: int, name: str, way: tuple[str, ...], *, create: bool) -> int:
 
 
 def _opened(name: str | Path, folder: int | None = None) -> int:
-    """Open a directory; the mode of one that a command has closed to its owner is fixed.
-
-    Else its files would neither count nor ever be deleted.
-    """
+    """Open a directory, also one that a command has closed: else its files would not count."""
     try:
         handle = os.open(name, _DIRECTORY, dir_fd=folder)
     except PermissionError:

@@ -170,10 +170,7 @@ def _is_suspicious(blob: str) -> bool:
 
 
 def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, Sequence[int]]:
-    """Return the text for patterns, and the place of each of its characters in the original.
-
-    It has no invisible characters, and letters in their plain form.
-    """
+    """Return the text in plain, visible letters, and the place of each in the original."""
     places: Sequence[int] = range(len(text))
     if unseen:
         hidden = {n for start, end in unseen for n in range(start, end)}

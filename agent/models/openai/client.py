@@ -143,10 +143,7 @@ class OpenAIAnswer(OpenAIStream):
 
 
 def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
-    """Whether a delta begins a call other than the one at its index.
-
-    Gemini sends whole calls, at times without ids and all with one index.
-    """
+    """Whether a delta begins a call other than the one at its index, which Gemini has for all."""
     if call_id and slot.id:
         return call_id != slot.id
     is_whole = bool(slot.name) and parse_object("".join(slot.arguments)) is not None

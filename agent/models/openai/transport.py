@@ -188,10 +188,7 @@ def _parsed(data: bytes) -> Any:
 
 
 async def _drain(pieces: AsyncIterable[bytes]) -> None:
-    """Read the end of a body, which frees the connection for the next request.
-
-    The answer is complete: a failure of the connection does not matter any more.
-    """
+    """Read the end of a complete answer, which frees the connection; a failure does not matter."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in pieces:

@@ -129,12 +129,7 @@ def _schema(definition: Any) -> Any:
 def _served(
     server: str, definition: Any, left_bytes: int, own: Collection[str], *, is_read: bool
 ) -> ServedTool | str:
-    """Return a tool for the model, or why it is left out.
-
-    Args:
-        left_bytes: Room for the server's schemas.
-        own: Names of all tools of the server.
-    """
+    """Return a tool for the model, or why it is left out; `own` names all tools of the server."""
     if not (name := _name(definition)):
         return "it has no name"
     if left_bytes <= 0:
@@ -161,10 +156,7 @@ def _served(
 
 
 def _shown(definition: Any, removed: list[Threat] | None) -> tuple[str, dict[str, Any]]:
-    """Return description and schema of a tool, in a fixed order.
-
-    Suspicious spans move from all texts to `removed`, if it is given.
-    """
+    """Return description and schema, in order; suspicious spans move to `removed`, if given."""
     schema: dict[str, Any] = _in_order(_schema(definition), removed)
     schema.setdefault("properties", {})
     return _text(definition.get("description"), MAX_DESCRIPTION_CHARS, removed), schema

@@ -100,10 +100,7 @@ class _StartedTools(ServedTools):
 
     @classmethod
     def of(cls, started: Sequence["Server"], agreed: Collection[str]) -> "_StartedTools":
-        """Return the tools of all servers but those that wait for an owner's approval.
-
-        The first of two tools with one name wins.
-        """
+        """Return the tools that wait for no approval; the first of two with one name wins."""
         tools: dict[str, Tool] = {}
         for server in started:
             for served in server.listing.tools:
