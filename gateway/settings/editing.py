@@ -20,11 +20,14 @@ from gateway.errors import SettingsError
 from gateway.settings.loading import replace_closed
 from gateway.settings.references import is_reference
 from gateway.settings.sources import Sources, parsed_yaml, path_of, read_yaml
-from gateway.settings.tree import KeyPath, all_keys
+from gateway.settings.tree import KeyPath, all_keys, at_step
 
 OWNER_ONLY = "may hold a secret now, so only its owner can read it from now on"
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 """Texts that never need quotes, if YAML reads them as text."""
+
+_KEEPS = re.compile(r"[|>]\d?\+")
+"""In the first line of a text that keeps the blank lines below it."""
 
 
 def set_values(
@@ -85,11 +88,24 @@ def _changed_alone(values: Mapping[KeyPath, Any], before: dict[str, Any], text: 
     meant.add((), before, "")
     for key, value in values.items():
         text = changed(text, key, written(value))
-        meant.add(all_keys().complete(key)[0], value, "")
+        place = all_keys().complete(key)[0]
+        _drop(meant.tree, place)
+        meant.add(place, value, "")
     found.add((), parsed_yaml(text, "the result"), "")
     if found.tree != meant.tree:
         raise SettingsError("more than this value would change")
     return text
+
+
+def _drop(node: Any, path: KeyPath) -> None:
+    """Remove the value at a path, and sections that are empty without it."""
+    step, inner = path[0], at_step(node, path[0])
+    if path[1:]:
+        _drop(inner, path[1:])
+    if isinstance(node, dict) and (not path[1:] or inner == {}):
+        node.pop(step, None)
+    elif isinstance(node, list) and not path[1:] and inner is not None:
+        node[int(step)] = {}
 
 
 def holds_secret(key: KeyPath, value: Any) -> bool:
@@ -187,14 +203,19 @@ def _placed(text: str, node: yaml.Node, value: str) -> str:
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Return the end of a value; a block ends with its last item, before its comments."""
+    """Return the end of a value; a block ends with its last item, before its comments.
+
+    Blank lines below a text are part of it only if it keeps them (`|+`).
+    """
     end: int = node.end_mark.index
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(text, last[1] if isinstance(last, tuple) else last)
     if isinstance(node, yaml.ScalarNode) and node.style in {"|", ">"}:
-        start = node.start_mark.index
-        return start + len(text[start:end].rstrip())
+        block = text[node.start_mark.index : end]
+        kept = block.removesuffix("\n").removesuffix("\r")
+        keeps = _KEEPS.search(block.partition("\n")[0])
+        return node.start_mark.index + len(kept if keeps else block.rstrip())
     return end
 
 

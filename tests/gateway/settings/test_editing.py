@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.errors import SettingsError
 from gateway.settings.editing import changed, set_values
 from gateway.settings.sources import path_of
-from gateway.settings.tree import KeyPath
+from gateway.settings.tree import KeyPath, placed
 
 BEFORE = "# my settings\nmodel:\n    name: 'm'   # the good one\n"
 AFTER = "queue: {mode: collect}  # end\n"
@@ -35,6 +35,10 @@ def set_value(path: Path, key: KeyPath, value: object, *check: Callable[[Path], 
         ("a: 1\n...\n", "a: 1\ncontext: {engine: rounds}\n...\n"),
         ("  a: 1\n", "  a: 1\n  context: {engine: rounds}\n"),
         ("a: |\n  text\n\n# end\n", "a: |\n  text\ncontext: {engine: rounds}\n\n# end\n"),
+        ("a: |+\n  text\n\n# end\n", "a: |+\n  text\n\ncontext: {engine: rounds}\n# end\n"),
+        ("a: >2+  # b\n  text\n\n...\n", "a: >2+  # b\n  text\n\ncontext: {engine: rounds}\n...\n"),
+        ("a: !!str |+\r\n  b\r\n\r\n", "a: !!str |+\r\n  b\r\n\r\ncontext: {engine: rounds}\r\n"),
+        ("context:\n  engine: |+\n    a\n\nb: 1\n", "context:\n  engine: rounds\nb: 1\n"),
         ("{a: 1}\n", "{context: {engine: rounds}, a: 1}\n"),
         ("{}\n", "{context: {engine: rounds}}\n"),
         ("context:\n", "context: {engine: rounds}\n"),
@@ -136,6 +140,33 @@ def test_a_value_at_any_depth(
     assert path.read_text() == DEEP.replace(before, after, 1)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", {"provider": "offline"}),
+        ("model", {}),
+        ("model", None),
+        ("model.facts", {"context_tokens": 9000}),
+        ("model.facts", {}),
+        ("tools", {"approval": "never", "output": {"max_lines": 5}}),
+        ("platforms", {"telegram": [{"name": "b"}]}),
+        ("platforms.telegram", {"token": "1:b"}),
+        ("platforms.slack", [{"name": "new"}]),
+        ("platforms.slack.1", {"command": "/p"}),
+        ("platforms.slack.1", {}),
+        ("agent.instructions", "Go."),
+    ],
+)
+def test_a_value_replaces_all_that_was_below_its_key(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    """A section too is written as given, over whatever the file has there."""
+    path = tmp_path / "parley.yaml"
+    path.write_text(DEEP)
+    set_value(path, path_of(key), value)
+    assert yaml.safe_load(path.read_text()) == placed(yaml.safe_load(DEEP), path_of(key), value)
+
+
 def test_one_of_several_blocks_is_named_by_its_number(tmp_path: Path) -> None:
     """Else nobody knows which is meant."""
     path = tmp_path / "parley.yaml"
@@ -177,6 +208,7 @@ def test_a_name_stays_text(tmp_path: Path, name: str) -> None:
         "context:\n  engine: &name a\nother: *name\n",
         "context: &all {}\nother: *all\n",
         "null\n",
+        "a: |+\n  text that a line below would end with a line break",
     ],
 )
 def test_what_only_a_person_can_change_is_left_alone(tmp_path: Path, text: str) -> None:
