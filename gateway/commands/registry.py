@@ -85,25 +85,13 @@ class MoneyRules:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandServices:
-    """What every immediate command may use.
-
-    Attributes:
-        figures: Returns the current figures of a chosen model; None for the default one.
-    """
-
-    figures: Callable[[str | None], StatusFacts]
-    money: MoneyRules
-    pairing: Pairing
-
-
-@dataclass(frozen=True, slots=True)
 class CommandContext:
     """An immediate command, in the transaction that enters it into the inbox.
 
     Attributes:
         conversation: Of its sender here; for an answer the one where the question was asked.
         argument: The text after its word.
+        figures: Returns the current figures of a chosen model; None for the default one.
     """
 
     conn: Connection
@@ -112,7 +100,9 @@ class CommandContext:
     seq: int
     argument: str
     is_owner: bool
-    services: CommandServices
+    figures: Callable[[str | None], StatusFacts]
+    money: MoneyRules
+    pairing: Pairing
 
     @property
     def sender(self) -> str:
@@ -122,7 +112,7 @@ class CommandContext:
     @property
     def may_act(self) -> bool:
         """Whether tools may touch the world for the sender."""
-        access = self.services.pairing.owners.access
+        access = self.pairing.owners.access
         return self.is_owner or access.may_act(self.conn, [self.sender])
 
     @property

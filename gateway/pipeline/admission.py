@@ -24,7 +24,6 @@ from gateway.commands.registry import (
     REPLY,
     AnyCommand,
     CommandContext,
-    CommandServices,
     MoneyRules,
     Parsed,
     StatusFacts,
@@ -426,8 +425,17 @@ class Admissions:
         message, said = decision.message, decision.facts.said
         is_owner = decision.facts.role == "owner"
         seq = inbox.append(conn, here, message, kind="command", state="done", command=command.name)
-        services = CommandServices(self.rules.model, self.rules.money, self.pairing)
-        context = CommandContext(conn, message, here, seq, said.argument, is_owner, services)
+        context = CommandContext(
+            conn,
+            message,
+            here,
+            seq,
+            said.argument,
+            is_owner,
+            self.rules.model,
+            self.rules.money,
+            self.pairing,
+        )
         result = command.run(context)
         text, entry = _noting_files(message, result.text), (here, seq)
         if not isinstance(result, ReplyOutcome):
