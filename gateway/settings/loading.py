@@ -204,7 +204,6 @@ def _resolved(settings: Settings, references: References, sources: Sources) -> S
 
 def secret_values(settings: Settings) -> tuple[str, ...]:
     """Return every configured secret, and all providers' keys in the environment."""
-    keys = filter(None, (os.environ.get(name, "").strip() for name in KEY_VARIABLES.values()))
     values = (
         secret.get_secret_value()
         for path, secret in secrets_in(settings)
@@ -215,7 +214,12 @@ def secret_values(settings: Settings) -> tuple[str, ...]:
     told = (url.get_secret_value() for url in urls if url is not None)
     passwords = (password for url in told for password in _passwords_in(url))
     headers = (each.partition("=")[2] for each in os.environ.get(OTLP_HEADERS, "").split(","))
-    return (*values, *keys, *passwords, *(it for it in headers if len(it) >= MIN_MAPPED_CHARS))
+    return (
+        *values,
+        *provider_keys().values(),
+        *passwords,
+        *(it for it in headers if len(it) >= MIN_MAPPED_CHARS),
+    )
 
 
 def _passwords_in(url: str) -> list[str]:
@@ -300,16 +304,15 @@ def _with_providers(
         if block.provider != "main"
         and (block.provider != "auto" or block.base_url or block.has_key)
     ]
-    origins: dict[str, str] = {}
+    origins, keys = dict[str, str](), provider_keys(environ)
     for path in (("model",), *(("fallbacks", n) for n in range(len(settings.fallbacks))), *own):
         name = ".".join(map(str, path))
         block: Any = reduce(at_step, path, settings)
         provider = block.provider
         if provider == "auto":
-            provider, origins[f"{name}.provider"] = _decide(block, environ, name)
+            provider, origins[f"{name}.provider"] = _decide(block, keys, name)
             settings = placed(settings, (*path, "provider"), provider)
-        variable = KEY_VARIABLES.get(provider, "")
-        key, origin = SecretStr(environ.get(variable, "").strip()), variable
+        key, origin = SecretStr(keys.get(provider, "")), KEY_VARIABLES.get(provider, "")
         if block.api_keys:
             key, origin = block.api_keys[0], f"{name}.api_keys"
         if key and not block.api_key:
@@ -318,18 +321,16 @@ def _with_providers(
     return settings, origins
 
 
-def _decide(block: Any, environ: Mapping[str, str], name: str) -> tuple[str, str]:
+def _decide(block: Any, keys: Mapping[str, str], name: str) -> tuple[str, str]:
     if block.base_url:
         return "openai", f"{name}.base_url"
     if key := block.api_key or next(iter(block.api_keys), None):
         return provider_of(key.get_secret_value()) or "openai", f"{name}.api_key"
-    for provider, variable in KEY_VARIABLES.items():
-        if environ.get(variable, "").strip():
-            return provider, variable
-    return "offline", "default"
+    provider = next(iter(keys), "offline")
+    return provider, KEY_VARIABLES.get(provider, "default")
 
 
-def key_variable(provider: str) -> str:
-    """Return the variable that has a key for a provider, or ""."""
-    variable = KEY_VARIABLES.get(provider, "")
-    return variable if os.environ.get(variable, "").strip() else ""
+def provider_keys(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the keys in the environment, by provider."""
+    found = {name: environ.get(variable, "").strip() for name, variable in KEY_VARIABLES.items()}
+    return {name: key for name, key in found.items() if key}

@@ -205,10 +205,10 @@ def _no_id(platform: Platform, text: str) -> str:
 
 
 def _storage(storage: StorageSettings) -> Iterator[Contradiction]:
-    if storage.on_server:
+    url = "sqlite:///x" if storage.url is None else storage.url.get_secret_value()
+    if is_server(url):
         yield from _server(storage)
         return
-    url = "sqlite:///x" if storage.url is None else storage.url.get_secret_value()
     scheme, separator, rest = url.partition("://")
     if not separator or scheme != "sqlite":
         yield "storage.url", "must be null, sqlite:///PATH or postgresql://…"

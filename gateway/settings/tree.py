@@ -159,11 +159,6 @@ class StorageSettings(Section):
     migrate: Literal["run", "wait"] = "run"
     raw_days: Annotated[Days, "live"] = 30
 
-    @property
-    def on_server(self) -> bool:
-        """Whether the database is on a server."""
-        return self.url is not None and is_server(self.url.get_secret_value())
-
 
 class RetentionSettings(Section):
     """Days for which data is kept; null: until `parley forget`."""

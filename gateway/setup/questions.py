@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import SecretStr
 
 from adapters.registry import BUILT_IN, Platform, platforms
-from agent.models.catalog import DEFAULT_NAMES, PROVIDERS
+from agent.models.catalog import DEFAULT_NAMES, KEY_VARIABLES, PROVIDERS
 from gateway.errors import GatewayError, SettingsError
 from gateway.settings.editing import told
-from gateway.settings.loading import CONFIG_NAME, Loaded, key_variable, load_settings
+from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings, provider_keys
 from gateway.settings.references import Known, argument, is_reference
 from gateway.settings.sources import PREFIX, Sources, key_leaves, path_of, read_yaml
 from gateway.settings.tree import all_keys, name_of
@@ -222,7 +222,7 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
         "Key",
         "the key of the model",
         is_secret=True,
-        default=key_variable(provider),
+        default=KEY_VARIABLES[provider] if provider in provider_keys() else "",
         found_at=facts.keys_at if facts else "",
     )
     same = now.settings.model.name if now.settings.model.provider == provider else None
