@@ -44,7 +44,6 @@ from gateway.context import window
 from gateway.context.prompts import Snapshot
 from gateway.errors import GatewayNotRunning, NotFound, SettingsError
 from gateway.http import control
-from gateway.settings.changes import SettingsQuestion
 from gateway.settings.editing import OWNER_ONLY, holds_secret, located, set_values
 from gateway.settings.loading import (
     PASSWORDS,
@@ -157,7 +156,7 @@ def show(known: Mapping[str, Mapping[str, Any]]) -> None:
         out.print(line, soft_wrap=True)
 
 
-def _asked(context: typer.Context, question: SettingsQuestion, target: str = "") -> Any:
+def _asked(context: typer.Context, question: control.SettingsQuestion, target: str = "") -> Any:
     # Without the settings: if they cannot be read here, the gateway reports that.
     home = home_of(context.find_root().params.get("home"))
     return asyncio.run(control.ask_settings(home, question, target))

@@ -26,7 +26,6 @@ from gateway.agent_ports.search import Indexer
 from gateway.backup.pruning import Pruner
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound, StorageError
 from gateway.findings.watch import AlertWatch
-from gateway.settings.changes import SettingsQuestion
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import maintenance
 from gateway.storage.database import Database, Location
@@ -40,6 +39,7 @@ TEST_ALERTS = "test-alerts"
 CONNECTED_WITHIN_S = 5.0
 READY_WITHIN_S = 15.0
 """Longest wait for a gateway's state; its own checks of the database take a few seconds."""
+SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 S = TypeVar("S", bound=Section)
 
 

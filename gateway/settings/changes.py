@@ -1,7 +1,6 @@
 """Differences between two trees of settings, with a keyed fingerprint in place of each secret.
 
-A running gateway compares its settings with its file. `effective` is the tree that it uses after a
-reload: the new values, but for those that wait for a restart.
+A running gateway compares its settings with its file.
 """
 
 import hashlib
@@ -9,7 +8,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, SecretStr
@@ -20,8 +19,6 @@ from gateway.errors import SettingsError
 from gateway.settings.loading import replace_closed, secret_values
 from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of, placed, plain
 
-SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
-"""What `gateway.http.control.ask_settings` asks a running gateway."""
 KEY_FILE = "fingerprint.key"
 """In PARLEY_HOME, readable by its owner only. An existing key is never replaced."""
 KEY_BYTES = 32
@@ -50,7 +47,7 @@ def changes(running: Settings, found: Settings) -> list[SettingChange]:
 
 
 def effective(running: Settings, found: Settings) -> Settings:
-    """Return the running settings with each change that needs no restart."""
+    """Return the running settings with each change that needs no restart: those after a reload."""
     settings: Settings = running
     for path, _, new, mark in _differences(running, found, ()):
         if mark != "restart":

@@ -186,7 +186,7 @@ class Sources:
         secret = all_keys().find(named)
         blocks = reduce(at_step, lone, self.tree) if lone else None
         if lone and isinstance(blocks, list) and len(blocks) > 1:
-            numbered = _variable((*lone, 0, *spelled[len(lone) :]))
+            numbered = variable_of(dotted((*lone, 0, *spelled[len(lone) :])))
             problem = f"{dotted(lone)} has {len(blocks)} blocks; name one, as in {numbered}"
             self.problems.append(f"{variable}: {problem}")
         elif key:
@@ -207,7 +207,7 @@ class Sources:
         if told := self._hint(dotted(path), None):
             return f"; {told}"
         # Without the common prefix.
-        known = [_variable(path_of(name)).removeprefix(PREFIX) for name in all_keys().names()]
+        known = [variable_of(name).removeprefix(PREFIX) for name in all_keys().names()]
         near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.65)
         return f"; did you mean {PREFIX}{near[0]}?" if near else ""
 
@@ -339,8 +339,9 @@ def _numbered(variable: str) -> list[tuple[bool, str | int]]:
     return [(isinstance(step, str), step) for step in path_of(variable, "__")]
 
 
-def _variable(path: KeyPath) -> str:
-    return PREFIX + "__".join(str(step).upper() for step in path)
+def variable_of(name: str) -> str:
+    """Return the variable of the environment that a dotted key is read from."""
+    return PREFIX + name.replace(".", "__").upper()
 
 
 _SHOWN_CHARS = 60

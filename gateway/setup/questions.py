@@ -19,7 +19,7 @@ from gateway.errors import GatewayError, SettingsError
 from gateway.settings.editing import told
 from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings, provider_keys
 from gateway.settings.references import Known, argument, is_reference
-from gateway.settings.sources import PREFIX, Sources, key_leaves, path_of, read_yaml
+from gateway.settings.sources import Sources, key_leaves, path_of, read_yaml, variable_of
 from gateway.settings.tree import all_keys, name_of
 from gateway.setup.checks import check_account, check_model, mixed_up
 from gateway.setup.hermes_settings import hint, leaves
@@ -83,11 +83,6 @@ def is_secret(name: str) -> bool:
     """Whether the value of a dotted key must be kept like a secret."""
     key = all_keys().find(path_of(name))
     return key is not None and key.secret and key.kind == "value"
-
-
-def variable_of(name: str) -> str:
-    """Return the variable of the environment that a dotted key is read from."""
-    return PREFIX + name.replace(".", "__").upper()
 
 
 def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:

@@ -15,8 +15,8 @@ from gateway.errors import SettingsError
 from gateway.settings.editing import set_values, written
 from gateway.settings.loading import replace_closed
 from gateway.settings.references import is_reference
-from gateway.settings.sources import path_of
-from gateway.setup.questions import Answers, Target, is_secret, secrets_to_move, variable_of
+from gateway.settings.sources import path_of, variable_of
+from gateway.setup.questions import Answers, Target, is_secret, secrets_to_move
 from gateway.supervision.home import prepare_home
 from gateway.wiring import refuse_unusable
 
