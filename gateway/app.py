@@ -42,6 +42,7 @@ from gateway.context.summaries import Preparations
 from gateway.errors import StorageError
 from gateway.findings import watch as alerts_watch
 from gateway.findings import webhook
+from gateway.findings.finding import Evidence
 from gateway.findings.report import Examination
 from gateway.http import control
 from gateway.http.connections import Connections
@@ -431,15 +432,19 @@ def _platforms(
         shared.budgets,
         origin.foreign.states,
         lambda: reloading.mind.standing,
-        shared.plugins,
         lambda: reloading.refused,
     )
-    examination = Examination(
-        vitals,
-        lambda: reloading.loaded,
-        lambda: origin.line,
-        lambda: crowding_text(reloading.parts.intake.facts(None)) or "",
-    )
+
+    def evidence() -> Evidence:
+        return Evidence(
+            reloading.settings.home,
+            reloading.loaded,
+            line=origin.line,
+            left_out=shared.plugins.left_out(),
+            crowding=lambda: crowding_text(reloading.parts.intake.facts(None)) or "",
+        )
+
+    examination = Examination(vitals, evidence)
     alerts = wiring.build_alerts(
         lambda: reloading.settings, examination, shared.wakeups, shared.owners
     )

@@ -7,10 +7,9 @@ model is a model of its own, so that recovery can switch between them.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -427,20 +426,23 @@ def accounts_of(*adapters: Adapter) -> Accounts:
     return Accounts(renderers, lambda _intake, _chats, _door: adapters)
 
 
-def tried(settings: Settings) -> tuple[list[str], list[MutableMapping[str, Any]]]:
+def tried(settings: Settings) -> tuple[list[str], list[str]]:
     """Load plugins and build all else, as a start would; for commands alone.
 
     Returns:
-        Why a gateway would not start, a line each, and what the attempt logged.
+        Why a gateway would not start, and which plugins and engine it would leave out; lines.
     """
+    problems: list[str] = []
     with structlog.testing.capture_logs() as logged:
         plugins = load_plugins(settings.plugins, settings.home)
         choose_engine(settings)
         try:
             refuse_unusable(settings, plugins)
         except SettingsError as exc:
-            return str(exc).splitlines(), logged
-    return [], logged
+            problems = str(exc).splitlines()
+    engines = [each for each in logged if each["event"] == "engine_unavailable"]
+    lines = [f"engine {each['engine']}: {each['reason']}" for each in engines]
+    return problems, [*plugins.left_out(), *lines]
 
 
 def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:

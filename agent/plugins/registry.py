@@ -319,6 +319,14 @@ class Plugins:
     missing_guards: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    def left_out(self) -> list[str]:
+        """Return a line for each plugin that could not be loaded, with what that closes."""
+        closed = "; tools that touch the world are refused without it"
+        return [
+            f"plugin {name}: {reason}{closed if name in self.missing_guards else ''}"
+            for name, reason in self.missing.items()
+        ]
+
     @property
     def providers(self) -> tuple[tuple[LoadedPlugin, MemoryProvider], ...]:
         """All memory providers, each with its plugin."""

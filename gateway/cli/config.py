@@ -183,14 +183,9 @@ def config_check(
         found = read(context)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, path))) from exc
-    problems, logged = wiring.tried(found.settings)
+    problems, left_out = wiring.tried(found.settings)
     if problems:
         raise SettingsError("\n".join(located(SettingsError("\n".join(problems)), path)))
-    left_out = [
-        f"{key} {each[key]}: {each['reason']}"
-        for each in logged
-        for key in {"plugin", "engine"} & each.keys()
-    ]
     for warning in (*found.warnings, *left_out):
         say(f"warning: {warning}", "yellow")
     say(f"{path}: a gateway can start with these settings")

@@ -290,7 +290,7 @@ def _facts(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Evi
         yield Evidence(where, problems=tuple(str(exc).splitlines()), deep=deep)
         return
     parts = asyncio.run(_asked(found, offline=offline))
-    parts["problems"], parts["tried"] = tried(found.settings)
+    parts["problems"], parts["left_out"] = tried(found.settings)
     try:
         with opened(found.settings) as conn:
             yield Evidence(found.settings.home, found, opened=conn, deep=deep, **parts)

@@ -46,7 +46,7 @@ class Evidence:
         live: The state of this process; None outside of a gateway.
         running: The answer of the gateway that runs here, unless that is this process.
         hangs: Why it does not answer.
-        tried: Log lines of a trial of the settings: plugins that cannot be loaded.
+        left_out: A line for each plugin, and the engine, that cannot be loaded.
         deep: Whether to read the whole database.
         crowding: Returns why prompt and tools leave little room, or "".
     """
@@ -65,7 +65,7 @@ class Evidence:
     live: LiveFacts | None = None
     running: Mapping[str, Any] | None = None
     hangs: str = ""
-    tried: Sequence[Mapping[str, Any]] = ()
+    left_out: Sequence[str] = ()
     deep: bool = False
     crowding: Callable[[], str] = str
 

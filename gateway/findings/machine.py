@@ -13,7 +13,6 @@ import aiohttp
 
 from agent.messages import count
 from agent.network import UnusableEnvironment, proxy_for, tls_for, troubles
-from agent.plugins.loading import available
 from agent.processes import sandbox
 from gateway.agent_ports.tools import unconfined_in
 from gateway.backup import backups
@@ -31,7 +30,6 @@ AHEAD_S = 120.0
 CLOCK_WITHIN_S = 5.0
 _DATED = {9: "is not valid yet", 10: "has expired"}
 """By OpenSSL's code. Source: openssl-verification-options(1)."""
-BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
 OF_DISKS = ("disk-full", "backup-overdue")
 """Findings that read folders, which may be on a dead mount."""
 
@@ -271,20 +269,4 @@ def _plugins(facts: Evidence) -> Iterator[Sight]:
     that may forbid calls, tools that touch the world are refused.
     Remedy: Do what the line says, or take the plugin out of `plugins.enabled`; then restart.
     """
-    enabled, engine = facts.settings.plugins.enabled, facts.settings.context.engine
-    found = {each.name: each.problem for each in available(facts.home)} if enabled else {}
-    found |= facts.gateway.plugins.missing
-    for each in facts.tried:
-        if each["event"] == "plugin_unavailable":
-            found[each["plugin"]] = each["reason"]
-        elif each["event"] == "engine_unavailable":
-            yield Sight(f"{engine}: {each['reason']}")
-    for name in enabled:
-        if problem := found.get(name, "there is no such plugin"):
-            is_guard = name in facts.gateway.plugins.missing_guards
-            refused = "; tools that touch the world are refused without it" if is_guard else ""
-            yield Sight(f"{name}: {problem}{refused}")
-    folder = facts.home / "plugins" / "context_engine" / engine
-    if engine not in BUILT_IN_ENGINES and not folder.is_dir():
-        text = f"{engine} is no engine of Parley's own, and no folder of plugins"
-        yield Sight(text, level="note")
+    yield from map(Sight, facts.left_out)

@@ -11,11 +11,9 @@ from typing import Any, Literal, NamedTuple
 from agent.network import in_words
 from gateway.findings import database, machine, models, people, settings
 from gateway.findings.finding import Evidence, Finding, Fix, Needs, Sight
-from gateway.settings.loading import Loaded
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.schema import iso_time
-from gateway.supervision.credentials import Configured
 from gateway.supervision.vitals import LiveFacts, Vitals
 
 ROOMS = (settings, machine, database, models, people)
@@ -91,22 +89,25 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
     if rows := list(seen.values()) or here:
         return rows
     if what.needs in OF_GATEWAY and "findings" not in (facts.running or {"findings": ()}):
-        return [_unknown(what, "skipped: the gateway that runs here is of an older version")]
-    return [_fine(what)]
+        return [
+            _unseen(what, "unknown", "skipped: the gateway that runs here is of an older version")
+        ]
+    return [_unseen(what, "fine", what.title)]
 
 
 def _looked(what: Finding, facts: Evidence) -> list[Row]:
     """Make one look; if it raises, that is its row, and the others go on."""
     if reason := facts.lacks(what.needs):
-        return [_unknown(what, f"skipped: {reason}")]
+        return [_unseen(what, "unknown", f"skipped: {reason}")]
     try:
         found = list(what.look(facts))
     except Exception as exc:  # noqa: BLE001 - it is shown
-        return [_unknown(what, f"the check itself failed: {in_words(exc, quoted=True)}")]
+        text = f"the check itself failed: {in_words(exc, quoted=True)}"
+        return [_unseen(what, "unknown", text)]
     if rows := [_row(what, each) for each in found if isinstance(each, Sight)]:
         return rows
     unsure = ", ".join(each.subject for each in found)
-    return [_unknown(what, f"not known now: {unsure}")] if unsure else []
+    return [_unseen(what, "unknown", f"not known now: {unsure}")] if unsure else []
 
 
 def _row(what: Finding, seen: Sight) -> Row:
@@ -114,12 +115,8 @@ def _row(what: Finding, seen: Sight) -> Row:
     return Row(what.id, seen.level or what.level, *words, seen.subject, seen.since_s, seen.fix)
 
 
-def _fine(what: Finding) -> Row:
-    return Row(what.id, "fine", what.title, what.why, what.remedy)
-
-
-def _unknown(what: Finding, text: str) -> Row:
-    return _fine(what)._replace(level="unknown", text=text)
+def _unseen(what: Finding, level: Shown, text: str) -> Row:
+    return Row(what.id, level, text, what.why, what.remedy)
 
 
 def pressing(rows: Iterable[Row]) -> list[Row]:
@@ -154,33 +151,22 @@ class Examination:
     """Looks inside a running gateway, for console, alerts and the start; no provider is asked.
 
     Attributes:
-        loaded: Returns the settings that it uses, with their origins.
-        line: Returns its models.
-        crowding: See `Evidence.crowding`.
+        evidence: Returns what is known without the database, but for `live`.
     """
 
     vitals: Vitals
-    loaded: Callable[[], Loaded]
-    line: Callable[[], Sequence[Configured]]
-    crowding: Callable[[], str]
+    evidence: Callable[[], Evidence]
 
     async def facts(self, *, whole: bool = True) -> Evidence:
         """Gather the evidence without the database; `whole` as of `Vitals.live`."""
-        found, live = self.loaded(), await self.vitals.live(whole=whole)
-        line, crowding = self.line(), self.crowding
-        return Evidence(found.settings.home, found, line=line, live=live, crowding=crowding)
+        return replace(self.evidence(), live=await self.vitals.live(whole=whole))
 
     async def of_live(self, *, whole: bool = True) -> tuple[LiveFacts, list[Row]]:
         """Return the state of this gateway, and what is wrong with it."""
         facts = await self.facts(whole=whole)
-        rows = report(
-            (
-                each
-                for each in FINDINGS.values()
-                if each.blocks or (whole and each.needs in OF_GATEWAY)
-            ),
-            facts,
-        )
+        seen_here = OF_GATEWAY if whole else ()
+        wanted = (each for each in FINDINGS.values() if each.blocks or each.needs in seen_here)
+        rows = report(wanted, facts)
         return facts.gateway, [row for row in rows if row.subject]
 
     async def report(

@@ -40,6 +40,13 @@ FLOOD = (
 NOT_SET_UP = "{subject} is not set up any more"
 TEST = "**A test of the alerts.** Here I tell of troubles; there is nothing to do."
 
+WITH_AN_END = frozenset(each.id for each in FINDINGS.values() if each.told and each.over)
+ERRORS = tuple(
+    each.id
+    for each in FINDINGS.values()
+    if each.told and not each.announced and each.level == "error"
+)
+"""Kinds whose begins have room of their own."""
 Key = tuple[str, str]
 """Kind and subject."""
 
@@ -55,11 +62,6 @@ class Judgement:
     def __or__(self, other: "Judgement") -> "Judgement":
         """Return the findings of both."""
         return Judgement(self.seen | other.seen, self.unsure | other.unsure, self.accounts)
-
-    def is_well(self, alert: Alert) -> bool:
-        """Whether the trouble of an open alert is not there any more."""
-        key = alert.kind, alert.subject
-        return key not in self.unsure and key not in self.seen
 
     def over_of(self, alert: Alert) -> str:
         """Return the text of an alert's end; an account that was removed does not work again."""
@@ -103,17 +105,17 @@ class Telling:
         """
         told = AlertsTold()
         # What waits for room comes before what is new.
-        waiting = alerts.to_tell(conn, with_an_end())
+        waiting = alerts.to_tell(conn, WITH_AN_END)
         there = {(each.kind, each.subject) for each in waiting if each.over_at is None}
         there |= judgement.seen.keys()
         for alert in waiting:
+            key = alert.kind, alert.subject
             if alert.over_at is not None:
                 # What is there again is not over; and half of the room is for what begins.
                 room = max(1, PER_HOUR // 2)
-                is_again = (alert.kind, alert.subject) in there
-                if not is_again and alerts.told_lately(conn, HOUR_S) < room:
+                if key not in there and alerts.told_lately(conn, HOUR_S) < room:
                     self._tell_end(conn, judgement.over_of(alert), alert, told)
-            elif judgement.is_well(alert):
+            elif key not in judgement.seen and key not in judgement.unsure:
                 if alerts.end(conn, alert.id, _quiet_s(conn, alert)):
                     told.ended.append(alert)
                     self._tell_end(conn, judgement.over_of(alert), alert, told)
@@ -133,8 +135,9 @@ class Telling:
 
     def test(self, conn: Connection, key: str) -> set[int]:
         """Send a test to each chat; return their ids."""
-        chats = self.chats(conn)
-        return {each.id for each in chats if self._say(conn, each, f"test:{key}", TEST)}
+        told = AlertsTold()
+        self._say_all(conn, f"test:{key}", TEST, told)
+        return told.chats
 
     def text_of(self, kind: str, seen: Sight) -> str:
         """Describe a trouble in a sentence without its full stop and without secrets."""
@@ -174,8 +177,12 @@ class Telling:
         """Tell a begin; without room or a chat a later look does."""
         is_told = FINDINGS[alert.kind].announced and not self.settings.to
         if not is_told:
-            kinds = _errors() if FINDINGS[alert.kind].level == "error" else ()
-            text = _begin_text(alert, self.zone)
+            kinds = ERRORS if FINDINGS[alert.kind].level == "error" else ()
+            text = (
+                f"**Trouble:** {_escaped(alert.text)}. Since {_at(alert.since, self.zone)}.\n\n"
+                f"**What to do:** {FINDINGS[alert.kind].remedy}\n\n"
+                f"More: `parley doctor`, and {PAGE}#{alert.kind}"
+            )
             is_told = self._may_tell(conn, told, kinds) and self._say_all(
                 conn, f"{alert.id}:begin", text, told
             )
@@ -185,7 +192,11 @@ class Telling:
     def _tell_end(self, conn: Connection, over: str, alert: Alert, told: AlertsTold) -> None:
         # Without a begin its end would be a riddle.
         if over and alert.told_at is not None and self._may_tell(conn, told):
-            text = _end_text(over, alert, alert.over_at or now(conn), self.zone)
+            lasted = minutes((alert.over_at or now(conn)) - alert.since)
+            text = (
+                f"**Over:** {_escaped(over.format(subject=alert.subject))}."
+                f" It lasted {lasted}, from {_at(alert.since, self.zone)}."
+            )
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
@@ -203,30 +214,15 @@ class Telling:
     def _say_all(self, conn: Connection, key: str, text: str, told: AlertsTold) -> bool:
         """Say something in all chats; return whether there are any."""
         chats = self.chats(conn)
-        told.chats |= {each.id for each in chats if self._say(conn, each, key, text)}
+        for chat in chats:
+            if self.owners.say(conn, chat, f"{outbox.ALERT}{key}:{chat.id}", text):
+                told.chats.add(chat.id)
         return bool(chats)
-
-    def _say(self, conn: Connection, chat: Conversation, key: str, text: str) -> bool:
-        return self.owners.say(conn, chat, f"{outbox.ALERT}{key}:{chat.id}", text)
 
 
 def prefix_of_begin(alert: Alert) -> str:
     """Return the prefix of the keys of the outbox rows that tell an alert's begin."""
     return f"{outbox.ALERT}{alert.id}:begin:"
-
-
-def _begin_text(alert: Alert, zone: tzinfo) -> str:
-    return (
-        f"**Trouble:** {_escaped(alert.text)}. Since {_at(alert.since, zone)}.\n\n**What to do:**"
-        f" {FINDINGS[alert.kind].remedy}\n\nMore: `parley doctor`, and {PAGE}#{alert.kind}"
-    )
-
-
-def _end_text(over: str, alert: Alert, at: float, zone: tzinfo) -> str:
-    over = _escaped(over.format(subject=alert.subject))
-    return (
-        f"**Over:** {over}. It lasted {minutes(at - alert.since)}, from {_at(alert.since, zone)}."
-    )
 
 
 def _escaped(text: str) -> str:
@@ -246,18 +242,3 @@ def _quiet_s(conn: Connection, alert: Alert) -> float:
 
 def _at(seconds: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%d %H:%M} {zone}"
-
-
-def _errors() -> tuple[str, ...]:
-    """Return the kinds whose begins have room of their own."""
-    told = (each for each in FINDINGS.values() if each.told and not each.announced)
-    return tuple(each.id for each in told if each.level == "error")
-
-
-def with_an_end() -> frozenset[str]:
-    """Return the kinds whose end is told."""
-    return frozenset(each.id for each in FINDINGS.values() if each.told and each.over)
-
-
-CurrentTelling = Callable[[], Telling]
-"""Returns the telling by the current settings."""

@@ -6,7 +6,7 @@ cannot be written the webhook is told at once, and chats as soon as rows can be 
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -14,7 +14,7 @@ import structlog
 from gateway.findings.finding import Evidence, Finding, Sight, Unsure
 from gateway.findings.machine import OF_DISKS
 from gateway.findings.report import FINDINGS, Examination
-from gateway.findings.telling import AlertsTold, CurrentTelling, Judgement, Key, with_an_end
+from gateway.findings.telling import WITH_AN_END, AlertsTold, Judgement, Key, Telling
 from gateway.findings.webhook import AlertWebhook
 from gateway.signals import Wakeups
 from gateway.storage.queue import alerts
@@ -35,7 +35,7 @@ class AlertWatch:
     """
 
     examination: Examination
-    telling: CurrentTelling
+    telling: Callable[[], Telling]
     wakeups: Wakeups
     webhook: AlertWebhook | None = None
     outage: tuple[str, float] | None = None
@@ -64,7 +64,7 @@ class AlertWatch:
         in_database, found = await self.examination.vitals.database.read(
             lambda conn: (
                 judged(replace(facts, opened=conn), rest),
-                alerts.to_tell(conn, with_an_end()),
+                alerts.to_tell(conn, WITH_AN_END),
             )
         )
         judgement |= in_database

@@ -9,7 +9,7 @@ fails is repeated every minute for a day, with the same id. With a secret it is 
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from gateway.findings.finding import Sight
 from gateway.findings.report import FINDINGS
-from gateway.findings.telling import CurrentTelling, Key, prefix_of_begin
+from gateway.findings.telling import Key, Telling, prefix_of_begin
 from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import BEGIN, END, Alert
@@ -49,7 +49,7 @@ class AlertWebhook:
     """
 
     database: Database
-    telling: CurrentTelling
+    telling: Callable[[], Telling]
     unstored: set[Key] = field(default_factory=set)
 
     async def post_due(self) -> None:

@@ -94,8 +94,8 @@ class Instruments:
         self.seed, self._traces = seed_of(self._settings), _traces(self._settings)
         self.exports = self._traces is not None
         before = spans.RECORDER.get()
-        heard = self._counts.heard
-        ends = [TAPS.listen([name], partial(self._counts.event, name)) for name in heard]
+        counts = self._counts
+        ends = [TAPS.listen([name], partial(counts.event, name)) for name in counts.events]
         spans.RECORDER.set(self)
         self._measure_lag()
         try:

@@ -73,11 +73,6 @@ class Series:
     fields: tuple[str, ...] = ()
     sources: tuple[Mover, ...] = ()
 
-    @property
-    def shown(self) -> str:
-        """The name that queries use; of a histogram without `_bucket`, `_sum` and `_count`."""
-        return f"{self.name}_total" if self.kind == "counter" else self.name
-
 
 def _gauge(name: str, about: str, labels: str = "", scope: Scope = "process") -> Series:
     return Series(PREFIX + name, "gauge", about, tuple(labels.split()), scope)
@@ -86,21 +81,21 @@ def _gauge(name: str, about: str, labels: str = "", scope: Scope = "process") ->
 def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
     """Read a table of counters and histograms (those of seconds).
 
-    `name{label label=field}: event event.amount=word`, then what it is, indented.
+    `name{label label}: event event.amount=word`, then what it is, indented.
     """
     found = []
     for row in re.split(r"\n(?=\w)", table.strip()):
         head, _, rest = row.partition(": ")
         by, _, about = rest.partition("\n    ")
-        name, _, labels = head.rstrip("}").partition("{")
-        pairs = [each.partition("=") for each in labels.split()]
+        name, _, words = head.rstrip("}").partition("{")
+        labels = tuple(words.split())
         found.append(
             Series(
                 PREFIX + name,
                 "histogram" if name.endswith("_seconds") else "counter",
                 " ".join(about.split()),
-                tuple(label for label, _, _ in pairs),
-                fields=tuple(field or renamed.get(label, label) for label, _, field in pairs),
+                labels,
+                fields=tuple(renamed.get(label, label) for label in labels),
                 sources=tuple(Mover(*each.groups("")) for each in re.finditer(_SOURCE, by)),
             )
         )
@@ -312,7 +307,11 @@ class Vocabulary:
 
 
 class Counts:
-    """The counts since the start of this process; safe on every thread."""
+    """The counts since the start of this process; safe on every thread.
+
+    Attributes:
+        events: What counts each event of the log, by its name.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -322,16 +321,11 @@ class Counts:
             made = partial(Histogram, buckets=SECONDS) if each.kind == "histogram" else Counter
             moved = made(each.name, each.about, each.labels, registry=self.registry)
             self._moved[each.name] = moved
-        self._events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
-
-    @property
-    def heard(self) -> Iterable[str]:
-        """Names of the events that move something."""
-        return self._events
+        self.events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
 
     def event(self, source: str, event: Mapping[str, Any]) -> None:
         """Count an event of the log."""
-        for count in self._events[source]:
+        for count in self.events[source]:
             count(event, 0.0)
 
     def span(self, span: Span) -> None:

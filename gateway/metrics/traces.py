@@ -51,7 +51,9 @@ class Traces:
         """Send a span if its trace is sampled; work without a message has no trace."""
         if not span.trace:
             return
-        trace, name, attributes = int(span.trace, 16), _name(span), _attributes(span)
+        trace, attributes = int(span.trace, 16), _attributes(span)
+        named = span.attributes.get(_NAMED_BY.get(span.name, ""))
+        name = span.name if named is None else f"{span.name} {named}"
         kind = SpanKind.CLIENT if span.name in _CALLS_OTHERS else SpanKind.INTERNAL
         sampled = self._sampler.should_sample(None, trace, name, kind, attributes)
         if sampled.decision is not Decision.RECORD_AND_SAMPLE:
@@ -79,11 +81,6 @@ class Traces:
 
 def _context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED)
-
-
-def _name(span: Span) -> str:
-    named = span.attributes.get(_NAMED_BY.get(span.name, ""))
-    return span.name if named is None else f"{span.name} {named}"
 
 
 def _attributes(span: Span) -> dict[str, Any]:

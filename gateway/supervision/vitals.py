@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from adapters.base import Clock
 from agent.models.recovery import Failing
-from agent.plugins.registry import Plugins
 from agent.processes.descriptors import is_scarce
 from agent.tools.registry import ServerState
 from gateway.agent_ports.budgets import Budgets, BudgetUse
@@ -64,7 +63,6 @@ class LiveFacts:
     accounts: Mapping[Account, AccountHealth] = field(default_factory=dict)
     servers: Mapping[str, str] = field(default_factory=dict)
     models: Models = Models()
-    plugins: Plugins = field(default_factory=Plugins)
     budgets: Sequence[BudgetUse] = ()
     refused: tuple[str, str] | None = None
     makes_backups: bool = True
@@ -84,7 +82,6 @@ class Vitals:
     budgets: Budgets
     servers: Callable[[], Sequence[ServerState]]
     models: Callable[[], Models]
-    plugins: Plugins
     refused: Callable[[], tuple[str, str] | None]
     clock: Clock = time.monotonic
     _since: dict[str, float] = field(default_factory=dict)
@@ -127,7 +124,6 @@ class Vitals:
             accounts=accounts,
             servers={each.name: each.problem or "" for each in self.servers()},
             models=self.models(),
-            plugins=self.plugins,
             budgets=budgets,
             refused=self.refused(),
             makes_backups=is_oldest,

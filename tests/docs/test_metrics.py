@@ -29,8 +29,8 @@ def described() -> str:
     """Return the table of docs/metrics.md."""
     rows = ["| series | kind | labels | whose | |", "|---|---|---|---|---|"]
     rows += [
-        f"| `{each.shown}` | {each.kind} | {_listed(each.labels)} | {each.scope} | {each.about} |"
-        for each in every_series().values()
+        f"| `{name}` | {each.kind} | {_listed(each.labels)} | {each.scope} | {each.about} |"
+        for name, each in every_series().items()
     ]
     return "\n".join(rows)
 

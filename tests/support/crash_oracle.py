@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 
 from agent.messages import ChatMessage, decode, open_calls, text_of
 from agent.turn.loop import OUTCOME_UNKNOWN
-from gateway.findings.telling import with_an_end
+from gateway.findings.telling import WITH_AN_END
 from gateway.pipeline import notices
 from tests.support.crash_script import (
     PAYLOADS,
@@ -400,7 +400,7 @@ def each_trouble_is_told_once(evidence: Evidence, ask: Ask) -> Iterator[str]:
         stages[alert].append(stage)
         words[row["chat"]].append({"begin": "Trouble", "end": "Over"}.get(stage, stage))
     for row in rows:
-        told, ends = stages.pop(str(row["id"]), []), row["kind"] in with_an_end()
+        told, ends = stages.pop(str(row["id"]), []), row["kind"] in WITH_AN_END
         if told != ["begin", "end"][: 1 + ends]:
             yield f"alert {row['kind']}: told as {told}"
         if ends and row["over_at"] is None:

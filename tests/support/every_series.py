@@ -15,4 +15,9 @@ PROCESS: tuple[Series, ...] = (
 
 def every_series() -> dict[str, Series]:
     """Return each series once, by the name that queries use, in the order of the page."""
-    return {each.shown: each for each in (*EVENTS, *SPANS, *STATE, *PROCESS)}
+    return {name_of(each): each for each in (*EVENTS, *SPANS, *STATE, *PROCESS)}
+
+
+def name_of(series: Series) -> str:
+    """Return the name that queries use; of a histogram without `_bucket`, `_sum`, `_count`."""
+    return f"{series.name}_total" if series.kind == "counter" else series.name

@@ -307,7 +307,7 @@ def test_a_plugin_that_cannot_be_loaded_is_found(
     (open_home / "parley.yaml").write_text("plugins: {enabled: [diary]}")
     row = found(parley)["plugins-there"]
     assert row["level"] == "error"
-    assert str(row["text"]).startswith("diary: ")
+    assert str(row["text"]).startswith("plugin diary: ")
     assert told in str(row["text"])
 
 

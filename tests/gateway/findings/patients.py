@@ -71,6 +71,7 @@ class Patient:
     environ: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     deep: bool = False
     crowding: str = ""
+    left_out: Sequence[str] = ()
     afterwards: list[Callable[[], None]] = field(default_factory=list)
 
     def set(self, **changes: Any) -> None:
@@ -123,6 +124,7 @@ class Patient:
             "hangs": self.hangs,
             "live": self.live,
             "deep": self.deep,
+            "left_out": self.left_out,
             "crowding": lambda: self.crowding,
         }
         try:

@@ -11,7 +11,6 @@ import pytest
 
 from adapters.registry import AccountReport
 from agent.models.openai import mode
-from agent.plugins.registry import Plugins
 from gateway.agent_ports.budgets import BudgetUse, Limit
 from gateway.findings import database, machine
 from gateway.findings.finding import Level
@@ -86,15 +85,11 @@ def _not_connected(patient: Patient, _: pytest.MonkeyPatch) -> None:
 
 
 setting("mcp-confined", "note", tools__mcp={"files": {"command": "sh"}})
-setting("plugins-there", "error", plugins__enabled=["diary"])
-setting("plugins-there: engine", "note", context__engine="somebody-elses")
 
 
-@fault("plugins-there: guard", "error")
-def _missing_guard(patient: Patient, _: pytest.MonkeyPatch) -> None:
-    plugins = Plugins(missing_guards=("police",), missing={"police": "it raises"})
-    patient.live = LiveFacts(plugins=plugins)
-    patient.set(plugins__enabled=["police"])
+@fault("plugins-there", "error")
+def _missing_plugin(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.left_out = ["plugin diary: it raises"]
 
 
 @fault("settings-secrets: mode", "error")

@@ -320,13 +320,12 @@ def test_exit_codes(levels: list[Shown], code: int) -> None:
 
 def test_a_missing_guard_is_said_with_what_it_closes(patient: Patient) -> None:
     """The start says it too, so that refused tools surprise no one."""
-    plugins = Plugins(missing_guards=("police",), missing={"police": "it raises", "diary": "gone"})
-    patient.live = LiveFacts(plugins=plugins)
-    patient.set(plugins__enabled=["police", "diary"])
+    missing = {"police": "it raises", "diary": "gone"}
+    patient.left_out = Plugins(missing_guards=("police",), missing=missing).left_out()
     assert FINDINGS["plugins-there"].at_start
     assert {each.text for each in pressing(patient.result("plugins-there"))} == {
-        "police: it raises; tools that touch the world are refused without it",
-        "diary: gone",
+        "plugin police: it raises; tools that touch the world are refused without it",
+        "plugin diary: gone",
     }
 
 
