@@ -220,7 +220,7 @@ def _batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 def _known_items(turns: Sequence[ChatMessage], step: int) -> Dialogue:
     questions = []
     for place, turn in enumerate(turns, 1):
-        words = asked_words(text_of(turn)) if turn["role"] == "user" else []
+        words = asked_words(text_of(turn)) if turn["role"] == "user" else {}
         if len(words) > WORDS // 2:
             questions.append((" ".join(text_of(turn).split()[::step]), frozenset({place})))
     return Dialogue(turns, questions)

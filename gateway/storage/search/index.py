@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, select, text
 
@@ -135,35 +135,26 @@ def term_of(word: str) -> str:
     return word[: WORD_LETTERS if word.isalpha() else MAX_TERM_CHARS]
 
 
-class AskedWord(NamedTuple):
-    """A word of a question. A term that ends in `*` matches all terms that begin so.
+def asked_words(question: str) -> dict[str, str]:
+    """Return the terms of a question that say most: the longest, which are the rarest.
 
-    `near`: a term that counts for less; empty for none.
-    """
-
-    term: str
-    near: str = ""
-
-
-def asked_words(question: str) -> list[AskedWord]:
-    """Return the words of a question that say most: the longest, which are the rarest.
-
-    Words that any question has are left out, unless it has no others.
+    With each: a term that counts for less, or "". One that ends in `*` matches all terms that begin
+    so. Words that any question has are left out, unless it has no others.
     """
     runs = list(_RUNS.finditer(folded(question[:MAX_QUERY_CHARS])))
     words = {run[0] for run in runs if run["pairs"] is None}
     common = {word for word in stop_words_of(words) if len(word) <= STOP_LETTERS}
-    found: dict[str, AskedWord] = {}
-    left_out: dict[str, AskedWord] = {}
+    found, left_out = dict[str, str](), dict[str, str]()
     for run in runs:
         if run["pairs"] is None:
             into = left_out if run[0] in common else found
-            into.setdefault(term := term_of(run[0]), AskedWord(term, _near(run[0])))
+            into.setdefault(term_of(run[0]), _near(run[0]))
         else:
             pairs = [run[0][n : n + 2] for n in range(len(run[0]) - 1)] or [f"{run[0]}*"]
-            found.update((pair, AskedWord(pair)) for pair in pairs)
-    words_of_it = list((found or left_out).values())
-    return sorted(words_of_it, key=lambda each: len(each.term), reverse=True)[:MAX_QUERY_TERMS]
+            found.update(dict.fromkeys(pairs, ""))
+    terms = found or left_out
+    longest = sorted(terms, key=len, reverse=True)[:MAX_QUERY_TERMS]
+    return {term: terms[term] for term in longest}
 
 
 def _near(word: str) -> str:

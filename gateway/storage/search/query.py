@@ -29,7 +29,7 @@ from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END, PAST, past
 from gateway.storage.people import notebook
 from gateway.storage.schema import conversation, message, search_row, vector
-from gateway.storage.search.index import SEQ_BITS, AskedWord, asked_words, row_id, searched_text
+from gateway.storage.search.index import SEQ_BITS, asked_words, row_id, searched_text
 
 MAX_CONVERSATIONS = 15
 """Most conversations of one search. With 16 words of a question, each in two forms, that makes 480
@@ -141,9 +141,9 @@ def gather(
         return (), ()
     here = () if conversations is None else (conversation.c.id.in_(conversations),)
     size = int(conn.scalar(select(func.sum(conversation.c.searched_seq)).where(*here)) or 0)
-    terms = [each.term for each in words] + [each.near for each in words if each.near]
+    terms = [*words, *filter(None, words.values())]
     held = dict(zip(terms, _held(conn, terms, spans), strict=True))
-    worths = [_worths(each, held, size) for each in words]
+    worths = [_worths(held[term], held.get(near, []), size) for term, near in words.items()]
     own: dict[int, float] = {}
     for of_word in worths:
         for id_, worth in of_word.items():
@@ -229,9 +229,8 @@ def _quoted(dialect: str, term: str) -> str:
     return f"'{beginning}':*" if dialect == "postgresql" else f'"{beginning}" *'
 
 
-def _worths(word: AskedWord, held: Mapping[str, list[int]], size: int) -> dict[int, float]:
+def _worths(exact: Sequence[int], near: Sequence[int], size: int) -> dict[int, float]:
     """Return the scores of messages with a word, or one of the same beginning."""
-    near, exact = held.get(word.near, []), held[word.term]
     worths = dict.fromkeys(near, NEAR * _worth(size, len(near))) if len(near) < MOST_NEAR else {}
     return worths | dict.fromkeys(exact, _worth(size, len(exact)))
 
