@@ -334,27 +334,13 @@ _OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A row of the transcript; `body` has the message's exact bytes, `at` is in seconds.
-
-    Attributes:
-        turn: Its turn, if any.
-        asked_seq: The first entry of the inbox that the turn answers, which names its trace.
-    """
+    """A row of the transcript; `body` has the message's exact bytes, `at` is in seconds."""
 
     seq: int
     session_id: int
     at: float
     body: str
-    turn: int | None = None
-    asked_seq: int | None = None
-
-
-_FIRST_SEQ = (
-    select(turn.c.first_seq)
-    .where(turn.c.id == message.c.turn_id, turn.c.conversation == message.c.conversation)
-    .correlate(message)
-    .scalar_subquery()
-)
+    turn: int | None
 
 
 def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
@@ -403,7 +389,7 @@ def recorded(
     """
     columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
     here = (message.c.conversation == conversation_id, message.c.seq < before)
-    query = select(*columns, _FIRST_SEQ).where(*here).limit(limit)
+    query = select(*columns).where(*here).limit(limit)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
     else:

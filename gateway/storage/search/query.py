@@ -93,14 +93,13 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A message that was found; scores compare within one search.
+    """A message that was found.
 
     `holds`: whether it has a term of the question itself; else only messages next to it do.
     """
 
     conversation: int
     seq: int
-    score: float
     holds: bool = True
 
 
@@ -288,8 +287,8 @@ def best(
     if nearness:
         scores = _mixed(scores, nearness)
     return [
-        Match(id_ >> SEQ_BITS, id_ & SEQ_MASK, score, any(id_ in said for said in words))
-        for score, id_ in heapq.nlargest(limit, ((score, id_) for id_, score in scores.items()))
+        Match(id_ >> SEQ_BITS, id_ & SEQ_MASK, any(id_ in said for said in words))
+        for id_ in heapq.nlargest(limit, scores, key=lambda id_: (scores[id_], id_))
     ]
 
 
