@@ -125,12 +125,9 @@ class Pacer:
                 return self._charge(state)
 
     async def wait_signal(self, chat: str) -> Slot:
-        """Wait until no message needs the overall budget, and charge it once.
+        """Wait until no message needs the overall budget, and charge it once; raises as `wait`.
 
         For small requests that must be made, such as a reaction that replaces another one.
-
-        Raises:
-            SendDelayed: That would come later than `max_wait_s`; nothing was charged.
         """
         deadline = self._clock() + self._limits.max_wait_s
         while (slot := self.try_signal(chat)) is None:

@@ -200,7 +200,10 @@ def credential(secret: SecretStr | None, setting: str) -> str:
 
 
 async def check(platform: str, settings: AccountSettings) -> AccountReport:
-    """Check an account's tokens by `check(settings)` of the platform's `client`, within 5 s."""
+    """Check an account's tokens by `check(settings)` of the platform's `client`, within 5 s.
+
+    That one raises as `Receives.run`.
+    """
     found = find_spec(f"adapters.{platform}.client") is not None
     client = await asyncio.to_thread(load, platform, "client") if found else None
     if (asked := getattr(client, "check", None)) is None:
@@ -229,10 +232,6 @@ def other_owner(text: str, platform: str, key: str) -> str:
 
 
 def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:
-    """Return an adapter by `build(settings, host)` of the platform's `adapter`.
-
-    Raises:
-        AdapterRefused: A setting is missing.
-    """
+    """Return an adapter by `build(settings, host)` of the platform's `adapter`."""
     adapter: Adapter = load(platform).build(settings, host)
     return adapter

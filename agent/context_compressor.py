@@ -94,7 +94,7 @@ class ContextCompressor(ContextEngine):
         return self._smaller(request, found)
 
     def _smaller(self, request: CompressionRequest, found: Compressed | None) -> Compressed | None:
-        """Compact a view that is still too large again, with a smaller `protect_last_n`."""
+        """Compact a view again that is still too large, with a smaller `protect_last_n`."""
         limits = request.limits
         if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):
             return found

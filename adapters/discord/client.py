@@ -350,10 +350,6 @@ async def check(settings: DiscordSettings) -> AccountReport:
     """Report the bot's name, and the switches of its app that are off.
 
     No connection to the gateway is opened: each counts against the day's limit of sessions.
-
-    Raises:
-        AdapterRefused: Discord does not know the bot, or there is no token.
-        AdapterDisconnected: It does not answer.
     """
     api = Api(settings)
     try:

@@ -73,14 +73,11 @@ class Lanes:
         self._lanes: dict[str, deque[Job]] = {}
 
     def put(self, lane: str, job: Job) -> None:
-        """Run a job when those before it in its lane are done.
-
-        Raises:
-            AdapterDisconnected: The lane is too long: a new connection reads the rest again.
-        """
+        """Run a job when those before it in its lane are done."""
         waiting = self._lanes.get(lane)
         if waiting is not None:
             if len(waiting) >= MOST_WAITING:
+                # A new connection reads the rest again.
                 raise AdapterDisconnected(f"more than {MOST_WAITING} events wait in one channel")
             waiting.append(job)
             return

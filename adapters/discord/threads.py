@@ -71,13 +71,7 @@ class ChannelKinds:
         return self._asked.get(channel)
 
     async def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
-        """Return the field that names the answered message; empty outside of servers' channels.
-
-        In a channel several people talk at once.
-
-        Raises:
-            SendDelayed: The kind of the channel cannot be read now.
-        """
+        """Return the field that names the answered message where several people talk at once."""
         if ref is None or address.thread is not None or not ref.isdecimal():
             return {}
         channel_kind = self.known(address.chat)

@@ -265,10 +265,6 @@ async def check(settings: SlackSettings) -> AccountReport:
     """Report the app's name, and the scopes that it lacks.
 
     The App-Level Token is checked by asking for the address of a socket, which is not opened.
-
-    Raises:
-        AdapterRefused: A token is refused or missing.
-        AdapterDisconnected: Slack does not answer.
     """
     client = Client(settings)
     try:

@@ -135,11 +135,7 @@ class SlackPreviews(Previews):
         return ref
 
     async def finish(self, message: Outgoing, content: dict[str, Any]) -> str:
-        """Turn the preview into the answer and return its timestamp; can be repeated.
-
-        Raises:
-            PreviewGone: It cannot be edited any more.
-        """
+        """Make the preview the answer, which can be repeated; return its timestamp."""
         ref = message.preview_ref or ""
         live, ts = self._live.pop(ref, None), ts_of_preview(ref) or ""
         try:

@@ -214,10 +214,6 @@ async def check(settings: TelegramSettings) -> AccountReport:
     """Report the bot's name, and settings that keep it from being used as people may expect.
 
     A program that receives for the bot meanwhile is not disturbed.
-
-    Raises:
-        AdapterRefused: Telegram does not know the bot, or there is no token.
-        AdapterDisconnected: It does not answer.
     """
     client = Client(settings)
     try:

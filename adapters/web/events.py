@@ -191,11 +191,7 @@ class EventStreams:
         self._limits = limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serve one stream until the client leaves, the hub closes, or a newer one replaces it.
-
-        Raises:
-            LimitReached: Other users have too many, or this user opened too many in a short time.
-        """
+        """Serve one stream until the client leaves, the hub closes, or a newer one replaces it."""
         address, start = place_of(request), requested_position(request)
         visitor, caller = visitor_of(request), request[VISIT].caller
         response = web.StreamResponse(headers=STREAM_HEADERS)

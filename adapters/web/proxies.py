@@ -59,11 +59,7 @@ def connection_of(request: web.Request) -> socket.socket:
 
 
 def caller_of(request: web.Request, trusted: Networks) -> Requester:
-    """Return the client of a request.
-
-    Raises:
-        Refusal: An untrusted proxy has forwarded it, or any proxy to the Unix socket.
-    """
+    """Return the client of a request; refuse one that an untrusted proxy has forwarded."""
     browser, host = request.headers.get("User-Agent", ""), request.headers.get("Host", "")
     header = forwarding_header(request)
     if over_unix_socket(request):

@@ -104,12 +104,7 @@ class PostedMessage:
 
 
 async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
-    """Read a message as JSON; its id names it within the chat, so that a repeated post is known.
-
-    Raises:
-        LimitReached: By `reach`: too many bytes.
-        Refusal: Too large, not JSON, or a field is missing or malformed.
-    """
+    """Read a message as JSON; its id names it in the chat, so that a repeated post is known."""
     fields, raw = await read_json(request, MAX_BODY_BYTES, reach)
     edits = fields.get("edits")
     return PostedMessage(
@@ -271,12 +266,7 @@ class _PostedForm:
 async def posted_form(request: web.Request, reach: Reach, limit_bytes: int) -> PostedMessage:
     """Read a message from a form with the fields `id` and `text`, and with files.
 
-    Args:
-        limit_bytes: Of all files of a message; 0 accepts none.
-
-    Raises:
-        LimitReached: By `reach`: too many bytes.
-        Refusal: 408 too slow, 413 too large or too many, 400 or 422 malformed.
+    `limit_bytes` applies to all files together; 0 accepts none.
     """
     form = _PostedForm(reach, limit_bytes)
     announced = request.content_length or 0

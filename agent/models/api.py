@@ -187,11 +187,7 @@ class ApiModel(ABC):
     def __init__(
         self, settings: ModelSettings, name: str, base_url: str | None, key: str, key_number: int
     ) -> None:
-        """Take the settings; `key_number` counts the keys of one model from 1.
-
-        Raises:
-            BadRequest: `extra_body` sets a reserved field.
-        """
+        """Take the settings; `key_number` counts the keys of one model from 1."""
         self.provider: str = settings.provider
         self.name = name
         self.label = name if key_number == 1 else f"{name} (key {key_number})"
@@ -318,11 +314,7 @@ class ApiModel(ABC):
 
 
 def key_of(settings: ModelSettings, *, required: bool = True, variable: str = "") -> str:
-    """Return the configured key, or "" if none is required.
-
-    Raises:
-        CredentialsRefused: A required key is missing, or no HTTP header can carry it.
-    """
+    """Return the configured key, or "" if none is required; else raise `CredentialsRefused`."""
     try:
         key = checked_key(settings.api_key.get_secret_value()).strip() if settings.api_key else ""
     except SecretUnreadable as exc:
@@ -334,11 +326,7 @@ def key_of(settings: ModelSettings, *, required: bool = True, variable: str = ""
 
 
 def extra_fields(settings: ModelSettings) -> dict[str, Any]:
-    """Return the operator's fields for every request.
-
-    Raises:
-        BadRequest: One of them is reserved, or cannot be written as JSON.
-    """
+    """Return the operator's fields for every request; raises `BadRequest` for a reserved one."""
     taken = sorted(_RESERVED & set(settings.extra_body))
     if taken:
         raise BadRequest(f"model.extra_body must not set {', '.join(map(repr, taken))}")
@@ -366,12 +354,7 @@ class StreamClock:
 
     @asynccontextmanager
     async def running(self) -> "AsyncIterator[None]":
-        """Watch the stream that is read inside of this context.
-
-        Raises:
-            ModelUnreachable: Nothing was noted for `PING_PATIENCE` times the idle timeout, or the
-                time for the whole call is over.
-        """
+        """Watch the stream that is read inside of this context; a ModelUnreachable ends it."""
         telling = asyncio.ensure_future(self._tell_of_trickle())
         try:
             async with self._deadline:

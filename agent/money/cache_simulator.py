@@ -135,11 +135,7 @@ class PromptCache:
         self._entries: dict[int, _Entry] = {}
 
     def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
-        """Return the bill of a request that starts at `at_s` (output: 0), and keep what it writes.
-
-        Raises:
-            BillingError: The API would refuse the markers; nothing is billed or kept.
-        """
+        """Return the bill of a request that starts at `at_s` (output: 0); keep what it writes."""
         marks = _breakpoints(blocks)
         path = self._prefixes.path(blocks)
         sums = list(accumulate(block.tokens for block in blocks))

@@ -264,9 +264,6 @@ def load_engine(folder: Found, options: Mapping[str, Any]) -> type[ContextEngine
     """Run the code of an engine's folder and return its engine.
 
     The code registers its engine, or the engine is the only one that the module itself defines.
-
-    Raises:
-        PluginRefused: It has a problem, raises, or does not offer one engine of its name.
     """
     module = _imported(folder, ENGINE_MODULE)
     registry = PluginRegistry(folder.name, deepcopy(dict(options)))
@@ -290,11 +287,7 @@ def _is_own(value: Any, module: ModuleType) -> bool:
 
 
 def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a plugin and return its result.
-
-    Raises:
-        PluginRefused: It raised; the text begins with `what`, the attempted step.
-    """
+    """Call a function of a plugin; a failure is a `PluginRefused` that begins with `what`."""
     try:
         return function(*arguments)
     except PluginRefused:

@@ -85,11 +85,7 @@ def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
 
 
 def engine_class(offered: Any, name: str) -> type[ContextEngine]:
-    """Return the engine that a plugin offers under a name; one of lists is adapted, as Hermes' are.
-
-    Raises:
-        PluginRefused: It cannot be an engine.
-    """
+    """Return a plugin's engine of this name, an adapted one if it takes lists, as Hermes' do."""
     if takes_lists(offered):
         return adapted(offered, name)
     if not (isinstance(offered, type) and issubclass(offered, ContextEngine)):

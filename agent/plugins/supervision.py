@@ -58,11 +58,7 @@ class Caller:
     hanging: set[Future[Any]] = field(default_factory=set)
 
     async def ask(self, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the plugin with arguments that it may change.
-
-        Raises:
-            PluginFailed: It raised or took too long.
-        """
+        """Call a function with arguments that it may change; its failure is a `PluginFailed`."""
         try:
             return await self._settled(self.limit_s, function, *arguments)
         # SystemExit too: a plugin that calls sys.exit() must not end the gateway.

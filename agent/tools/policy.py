@@ -137,13 +137,7 @@ def table(
     *,
     by_owners: bool = False,
 ) -> tuple[Rule, ...]:
-    """Return all rows that apply.
-
-    Args:
-        mode: `tools.approval`.
-        without: Names of default rows to leave out.
-        by_owners: Whether only owners may approve.
-    """
+    """Return all rows that apply; `without` are the names of default rows to leave out."""
     # With `never` skills need no question either, unless a turn is tainted.
     left_out = {*without, *(["default.skills"] if mode == "never" else [])}
     kept = [rule for rule in DEFAULT_RULES if rule.name not in left_out]

@@ -219,12 +219,7 @@ class LoopRequest:
     allow_tools: bool = True
 
     async def answer(self, preferred: ChatModel | None) -> ModelAnswer:
-        """Make the request, with all that recovery may try; `preferred` answered last.
-
-        Raises:
-            ModelError: No model answered.
-            SpendLimitReached: A budget does not allow the call.
-        """
+        """Make the request, with all that recovery may try; `preferred` answered last."""
         policy, rests = self.agent.recovery.policy, self.agent.recovery.rests
         models = rests.in_order(self.agent.models, preferred)
         return await complete_with_recovery(self, models, rests, policy)

@@ -385,11 +385,7 @@ _EMPTY = ViewPlan()
 
 
 def load_plan(text: str) -> ViewPlan:
-    """Return the plan that `dump_plan` wrote, in this version or an earlier one.
-
-    Raises:
-        ValueError: The text has an unknown version.
-    """
+    """Return the plan that `dump_plan` wrote; raises a ValueError for an unknown version."""
     data = orjson.loads(text)
     version = data.pop("version", None)
     # Databases have plans of released versions, which are not rewritten.

@@ -197,11 +197,7 @@ class Server:
         return await self.call(tool, arguments)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
-        """Have the server run a tool; a cancellation is passed on to it.
-
-        Raises:
-            ToolError: The server's error, or it is not connected.
-        """
+        """Have the server run a tool; its error is a `ToolError`, a cancellation is passed on."""
         client = self._client
         if client is None:
             why = f"the MCP server {self.name} is not connected now; try again later"
