@@ -218,17 +218,20 @@ def _holds(facts: Evidence) -> Iterator[Sight]:
         yield Sight(f"MCP programs are not started: no wall works here ({reason})")
 
 
-@Finding("mcp-connected", level="error", needs="answers")
-def _connected(facts: Evidence) -> Iterator[Sight]:
+@Finding("mcp-connected", level="error")
+def _connected(facts: Evidence) -> Iterator[Sight | Unsure]:
     """MCP servers are connected.
 
     Why: Otherwise calls of their tools fail.
     Remedy: Install the program, or follow the line's advice.
     """
     told = facts.live.servers if facts.live else facts.servers
-    for name, server in facts.settings.tools.mcp.items():
-        if server.enabled and server.command and shutil.which(server.command) is None:
+    servers = {name: each for name, each in facts.settings.tools.mcp.items() if each.enabled}
+    for name, server in servers.items():
+        if server.command and shutil.which(server.command) is None:
             yield Sight(name, text=f"{name}: there is no program {server.command}")
+    if servers and (reason := facts.lacks("answers")):
+        yield Unsure(reason)
     for name, problem in (told or {}).items():
         if problem:
             yield Sight(name, text=f"{name}: {problem}")

@@ -72,6 +72,12 @@ setting("alerts-heard", "warning", access__owners=["telegram:7"])
 setting("mcp-connected", "error", tools__mcp={"files": {"command": "no-such-program-of-mcp"}})
 
 
+@fault("mcp-connected: offline", "error")
+def _no_program(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.asked = False
+    patient.set(tools__mcp={"files": {"command": "no-such-program-of-mcp"}})
+
+
 @fault("mcp-held", "warning")
 def _held(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.set(tools__mcp={"files": {"command": "sh"}})
