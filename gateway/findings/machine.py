@@ -39,10 +39,13 @@ def _mode(facts: Evidence) -> Iterator[Sight]:
     """Only the user that runs Parley can enter PARLEY_HOME.
 
     Why: Others could read what people wrote, and the token of the web chat.
-    Remedy: `chmod 700` it; a start closes it and all that is in it.
+    Remedy: `chmod 700` it; `chown -R` it to that user if it is another's.
     """
     if facts.home.is_dir():
         yield from open_to_others(facts.home, 0o700)
+        if (owner := facts.home.stat().st_uid) != (user := os.geteuid()):
+            text = f"{facts.home} belongs to user {owner}, and this is user {user}"
+            yield Sight(text, level="warning")
 
 
 @Finding("disk-full", level="error", page="doctor", told=True)

@@ -109,6 +109,12 @@ def _open_home(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.home.chmod(0o755)
 
 
+@fault("home-mode: owner", "warning")
+def _home_of_another(patient: Patient, patch: pytest.MonkeyPatch) -> None:
+    another = patient.home.stat().st_uid + 1
+    patch.setattr(machine.os, "geteuid", lambda: another)
+
+
 Usage = namedtuple("Usage", "total used free")
 
 
