@@ -18,7 +18,7 @@ AgentError
 ├── ToolError              its text goes to the model as the tool's result
 ├── AttemptEnds            not a tool's failure, even if raised within one: keep the turn as it is
 │   └── TurnSuspended          a person must answer first: give the lease back
-├── SecretUnreadable       the settings name a place without the secret: keep the former one
+├── SecretUnreadable       a reference cannot be read: keep the secret read before
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
 

@@ -208,7 +208,7 @@ class OtherReplicas:
         for key in keys:
             self._chats.take(key, by_key.get(key) or SharedChat(key, (0, 0), None, ""))
         self._is_watched = found.is_watched
-        # News from before this process began do not matter.
+        # News from before this process began does not matter.
         known = found.news if self._told is None else self._told
         self._told = found.news
         for kind, hint in self.news.items():
