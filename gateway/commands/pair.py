@@ -47,7 +47,7 @@ def decide_requests(context: CommandContext) -> CommandResult:
     decision = _decide(context)
     if decision.happened is None:
         return CommandResult(decision.text)
-    told = context.pairing.tell_approved(context.conn)
+    told = context.services.pairing.tell_approved(context.conn)
     return CommandResult(decision.text, happened=decision.happened, wake=frozenset(told))
 
 
@@ -69,7 +69,7 @@ def _decide(context: CommandContext) -> Decided:
 
 
 def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decided:
-    conn, web = context.conn, context.pairing.owners.access.web
+    conn, web = context.conn, context.services.pairing.owners.access.web
     if rest or role not in {"", *ROLES}:
         return Decided(USAGE)
     if not web.enabled:

@@ -85,13 +85,25 @@ class MoneyRules:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandServices:
+    """What every immediate command may use.
+
+    Attributes:
+        figures: Returns the current figures of a chosen model; None for the default one.
+    """
+
+    figures: Callable[[str | None], StatusFacts]
+    money: MoneyRules
+    pairing: Pairing
+
+
+@dataclass(frozen=True, slots=True)
 class CommandContext:
     """An immediate command, in the transaction that enters it into the inbox.
 
     Attributes:
         conversation: Of its sender here; for an answer the one where the question was asked.
         argument: The text after its word.
-        figures: Returns the current figures of a chosen model; None for the default one.
     """
 
     conn: Connection
@@ -100,9 +112,7 @@ class CommandContext:
     seq: int
     argument: str
     is_owner: bool
-    figures: Callable[[str | None], StatusFacts]
-    money: MoneyRules
-    pairing: Pairing
+    services: CommandServices
 
     @property
     def sender(self) -> str:
@@ -112,7 +122,7 @@ class CommandContext:
     @property
     def may_act(self) -> bool:
         """Whether tools may touch the world for the sender."""
-        access = self.pairing.owners.access
+        access = self.services.pairing.owners.access
         return self.is_owner or access.may_act(self.conn, [self.sender])
 
     @property

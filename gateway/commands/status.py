@@ -26,7 +26,7 @@ from gateway.storage.schema import iso_time
 def show_status(context: CommandContext) -> CommandResult:
     """Describe the conversation, and the questions that its turn waits for."""
     conn, conversation_id = context.conn, context.conversation
-    model = context.figures(conversations.chosen_model(conn, conversation_id))
+    model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
     newest = usage.newest_outcome(conn, conversation_id)
     waiting = len(inbox.queued(conn, conversation_id))

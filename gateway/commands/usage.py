@@ -26,8 +26,8 @@ from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 @Command("usage", "show the tokens and the cost of this conversation", IMMEDIATE, 70)
 def show_usage(context: CommandContext) -> CommandResult:
     """Show the conversation's figures, and its sender's spending of this day."""
-    conn, conversation_id, money = context.conn, context.conversation, context.money
-    model = context.figures(conversations.chosen_model(conn, conversation_id))
+    conn, conversation_id, money = context.conn, context.conversation, context.services.money
+    model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
     report = usage.report(conn, conversation_id, standing.session_id, money.rates)
     since = today(ZoneInfo(money.timezone)).start.timestamp()

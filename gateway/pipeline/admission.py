@@ -24,6 +24,7 @@ from gateway.commands.registry import (
     REPLY,
     AnyCommand,
     CommandContext,
+    CommandServices,
     MoneyRules,
     Parsed,
     StatusFacts,
@@ -425,17 +426,8 @@ class Admissions:
         message, said = decision.message, decision.facts.said
         is_owner = decision.facts.role == "owner"
         seq = inbox.append(conn, here, message, kind="command", state="done", command=command.name)
-        context = CommandContext(
-            conn,
-            message,
-            here,
-            seq,
-            said.argument,
-            is_owner,
-            self.rules.model,
-            self.rules.money,
-            self.pairing,
-        )
+        services = CommandServices(self.rules.model, self.rules.money, self.pairing)
+        context = CommandContext(conn, message, here, seq, said.argument, is_owner, services)
         result = command.run(context)
         text, entry = _noting_files(message, result.text), (here, seq)
         if not isinstance(result, ReplyOutcome):
