@@ -441,7 +441,7 @@ def _platforms(
             reloading.loaded,
             line=origin.line,
             left_out=shared.plugins.left_out(),
-            crowding=lambda: crowding_text(reloading.parts.intake.facts(None)) or "",
+            crowding=crowding_text(reloading.parts.intake.facts(None)) or "",
         )
 
     examination = Examination(vitals, evidence)

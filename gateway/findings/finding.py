@@ -48,7 +48,7 @@ class Evidence:
         hangs: Why it does not answer.
         left_out: A line for each plugin, and the engine, that cannot be loaded.
         deep: Whether to read the whole database.
-        crowding: Returns why prompt and tools leave little room, or "".
+        crowding: Why prompt and tools leave little room, or "".
     """
 
     home: Path
@@ -67,7 +67,7 @@ class Evidence:
     hangs: str = ""
     left_out: Sequence[str] = ()
     deep: bool = False
-    crowding: Callable[[], str] = str
+    crowding: str = ""
 
     # `lacks` makes sure that a look has what it needs.
     @property

@@ -150,8 +150,8 @@ def _crowds(facts: Evidence) -> Iterator[Sight]:
     Remedy: Offer fewer tools, or choose a model with a larger window.
     Text: prompt and tools take {subject}
     """
-    if crowding := facts.crowding():
-        yield Sight(crowding)
+    if facts.crowding:
+        yield Sight(facts.crowding)
 
 
 @Finding("server-modes", needs="gateway")

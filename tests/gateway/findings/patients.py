@@ -125,7 +125,7 @@ class Patient:
             "live": self.live,
             "deep": self.deep,
             "left_out": self.left_out,
-            "crowding": lambda: self.crowding,
+            "crowding": self.crowding,
         }
         try:
             with common.opened(found.settings) as conn:
