@@ -11,9 +11,9 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import NoOpTracer, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from requests import Session
 from requests.adapters import HTTPAdapter
 from typing_extensions import override
@@ -44,8 +44,10 @@ class Traces:
         exporter = OTLPSpanExporter(address, timeout=TIMEOUT_S, session=_session(address))
         self._sent = BatchSpanProcessor(exporter, schedule_delay_millis=EVERY_S * 1000)
         self._resource = Resource.create({SERVICE_NAME: "parley"})
-        # That of OTEL_TRACES_SAMPLER; without it all messages are traced.
-        self._sampler = TracerProvider(shutdown_on_exit=False).sampler
+        provider = TracerProvider(shutdown_on_exit=False)
+        is_disabled = isinstance(provider.get_tracer(SCOPE), NoOpTracer)
+        # OTEL_SDK_DISABLED, else OTEL_TRACES_SAMPLER; without them all messages are traced.
+        self._sampler = ALWAYS_OFF if is_disabled else provider.sampler
 
     def ended(self, span: Span) -> None:
         """Send a span if its trace is sampled; work without a message has no trace."""

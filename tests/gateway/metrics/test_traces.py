@@ -142,6 +142,17 @@ async def test_a_sampled_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.trace[16] for each in collector.spans] == ["0", "1", "2", "3"]
 
 
+async def test_a_disabled_sdk_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenTelemetry's variable for it, whatever the sampler."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+    async with collecting() as collector:
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
+        traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
+        await asyncio.to_thread(traces.close)
+    assert collector.spans == []
+
+
 async def test_what_a_collector_cannot_take_now_is_sent_again() -> None:
     """503: again."""
     async with collecting() as collector:
