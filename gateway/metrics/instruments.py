@@ -136,6 +136,7 @@ class Instruments:
         encode, kind = choose_encoder(",".join(request.headers.getall("Accept", [])))
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
+        self._counts.begin()
         registry.register(self._counts.registry)
         gauges: dict[str, Gauge] = {}
         for made, value, labels in await self._look():

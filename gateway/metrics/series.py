@@ -28,7 +28,7 @@ MOST_VALUES = 300
 OTHER = "other"
 NONE = "none"
 _VALUE = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
-_SOURCE = re.compile(r"([\w*]+)(?:\.([\w.]+))?(?:=(\w+))?")
+_SOURCE = re.compile(r"([\w*]+)(?:\[(\w+)=(\w+)\])?(?:\.([\w.]+))?(?:=(\w+))?")
 _OF_SPANS = {"model": base.MODEL, "purpose": base.PURPOSE, "tool": TOOL_NAME}
 """Labels whose attribute of a span has another name."""
 
@@ -45,12 +45,15 @@ class Mover(NamedTuple):
     """An event or a span that moves a series.
 
     Attributes:
+        field: A field that must have the value `wanted`; "": every event counts.
         amount: The field that is added or observed, `…_ms` in seconds; "": a counter adds 1, a
             histogram observes the duration of the span.
         word: The value of the label `kind`; "" if a field has it.
     """
 
     name: str
+    field: str
+    wanted: str
     amount: str
     word: str
 
@@ -81,7 +84,7 @@ def _gauge(name: str, about: str, labels: str = "", scope: Scope = "process") ->
 def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
     """Read a table of counters and histograms (those of seconds).
 
-    `name{label label}: event event.amount=word`, then what it is, indented.
+    `name{label label}: event event[field=wanted].amount=word`, then what it is, indented.
     """
     found = []
     for row in re.split(r"\n(?=\w)", table.strip()):
@@ -106,6 +109,8 @@ EVENTS = _moved(
     """
 log_events{event level}: *
     Events of the log (docs/logging.md), written or not.
+log_errors: *[level=error]
+    Those of level error.
 log_lines_left_out: log_lines_left_out.lines
     Lines not written since their event came too often.
 turns{platform account outcome}: turn_finished
@@ -143,6 +148,8 @@ cache_prefix_moves{reason}: cache_prefix_moved
     Requests that do not begin as the one before.
 model_failures{model error action}: model_call_failed
     Failed calls of models, and what was done.
+model_fallbacks{model}: model_call_failed[action=next_model]
+    Failed calls that were left to the next model.
 models_exhausted: no_model_answered
     Turns that no model answered.
 images_left_out{model}: images_left_out.count
@@ -282,7 +289,7 @@ class Vocabulary:
     """
 
     def __init__(self, known: Callable[[], Mapping[str, Collection[str]]]) -> None:
-        self._known = known
+        self.known = known
         self._seen: defaultdict[str, dict[Any, str]] = defaultdict(dict)
 
     def folded(self, label: str, value: Any) -> str:
@@ -300,7 +307,7 @@ class Vocabulary:
         if value is None or value == "":
             return NONE
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        known = self._known().get(label)
+        known = self.known().get(label)
         if known is not None:
             return text if text in known else OTHER
         return text if seen < MOST_VALUES and _VALUE.fullmatch(text) else OTHER
@@ -322,6 +329,17 @@ class Counts:
             moved = made(each.name, each.about, each.labels, registry=self.registry)
             self._moved[each.name] = moved
         self.events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
+
+    def begin(self) -> None:
+        """Show counters of one label at 0 for each of its known values, and for `other`.
+
+        `increase()` misses the value that a series begins with.
+        """
+        known = self._vocabulary.known()
+        for each in EVENTS:
+            if each.kind == "counter" and len(each.labels) == 1 and each.labels[0] in known:
+                for value in (*known[each.labels[0]], OTHER):
+                    self._moved[each.name].labels(value)
 
     def event(self, source: str, event: Mapping[str, Any]) -> None:
         """Count an event of the log."""
@@ -350,10 +368,12 @@ class Counts:
             (label, "" if source.word and label == "kind" else field)
             for label, field in zip(series.labels, series.fields, strict=True)
         ]
-        # A series without labels is shown from the start, with labels from its first event on.
+        # Without labels the family counts itself.
         children: dict[Labels, Any] = {} if pairs else {(): moved}
 
         def count(told: Mapping[str, Any], took_s: float) -> None:
+            if source.field and told.get(source.field) != source.wanted:
+                return
             labels = tuple([
                 folded(label, told.get(field)) if field else source.word for label, field in pairs
             ])

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import yaml
 
-from gateway.metrics.series import EVENTS
+from gateway.metrics.series import EVENTS, Counts, Vocabulary
 from tests.docs.test_events import PAGE as EVENTS_PAGE
 from tests.docs.test_events import documented_events
 from tests.support.every_series import every_series
@@ -89,7 +89,7 @@ def test_rules_name_events_of_the_log_and_their_fields() -> None:
             worded = {"kind"} if source.word else set()
             pairs = zip(series.labels, series.fields, strict=True)
             wanted = {field for label, field in pairs if label not in worded}
-            wanted |= {source.amount} - {""}
+            wanted |= {source.amount, source.field} - {""}
             assert wanted <= here, source
 
 
@@ -106,6 +106,18 @@ def test_alert_rules_name_series_of_the_code() -> None:
     named = list(queries(yaml.safe_load(RULES.read_text("utf-8"))))
     assert len(named) >= 15
     assert unknown(iter(named)) == set()
+
+
+def test_alert_rules_count_series_that_begin_at_0() -> None:
+    """`increase()` misses the value that a series begins with, be it a burst of a new kind."""
+    rules = " ".join(queries(yaml.safe_load(RULES.read_text("utf-8"))))
+    counted = set(re.findall(r"increase\(\s*(\w+)", rules))
+    labels = ("platform", "account", "adapter", "model", "tool", "server", "plugin")
+    counts = Counts(Vocabulary(lambda: dict.fromkeys(labels, ("configured",))))
+    counts.begin()
+    samples = [each for family in counts.registry.collect() for each in family.samples]
+    assert len(counted) >= 7
+    assert counted <= {each.name for each in samples if each.value == 0}
 
 
 def test_an_unknown_series_is_found() -> None:

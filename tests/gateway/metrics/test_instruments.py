@@ -65,6 +65,7 @@ async def test_a_message_shows_in_the_figures(tmp_path: Path) -> None:
     for name in ("queued_seconds", "admission_seconds", "turn_seconds", "answer_seconds"):
         assert found[f"parley_{name}_count", (known,)] == 1, name
     assert found["parley_hygiene_seconds_count", ()] == 1
+    assert found["parley_tool_failures_total", ("other",)] == 0
     assert found["parley_database_up", ()] == 1
     assert found["parley_inbox_depth", ()] == 0
     assert found["parley_replicas", ("alive",)] == 1

@@ -89,10 +89,9 @@ def test_a_sentence_is_no_label(counts: Counts) -> None:
 def test_no_label_has_more_values_than_it_may(values: list[object]) -> None:
     """Whatever comes."""
     vocabulary = Vocabulary(dict)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.metrics.series.MOST_VALUES", 40)
-        found = {vocabulary.folded("outcome", each) for each in values}
-    assert len(found) <= 42
+    words = [f"word_{number}" for number in range(MOST_VALUES - 5)]
+    found = {vocabulary.folded("outcome", each) for each in [*words, *values]}
+    assert len(found) <= MOST_VALUES + 2
 
 
 def test_each_event_of_the_log_is_counted_by_its_name(counts: Counts) -> None:
@@ -104,6 +103,27 @@ def test_each_event_of_the_log_is_counted_by_its_name(counts: Counts) -> None:
     assert found[names[0], "warning"] == 1.0
     assert found[OTHER, "warning"] == 51.0
     assert len(found) == MOST_VALUES + 1
+
+
+def test_a_counter_of_one_configured_label_begins_at_0(counts: Counts) -> None:
+    """For each configured value and `other`; what happened before stays counted."""
+    counts.event("tool_failed", {"tool": "look"})
+    counts.begin()
+    assert dict(counters(counts, "tool_failures")) == {("look",): 1.0, (OTHER,): 0.0}
+    counts.event("tool_failed", {"tool": "made_up_by_a_model"})
+    counts.begin()
+    assert dict(counters(counts, "tool_failures")) == {("look",): 1.0, (OTHER,): 1.0}
+    assert counters(counts, "model_failures") == []
+
+
+def test_a_series_may_want_a_value_of_a_field(counts: Counts) -> None:
+    """Errors of any event; of failed calls those that were left to the next model."""
+    for level in ("info", "error", "error"):
+        counts.event(EVERYTHING, {"event": f"event_{level}", "level": level})
+    for action in ("retry", "next_model"):
+        counts.event("model_call_failed", {"model": "m", "error": "Refused", "action": action})
+    assert counters(counts, "log_errors") == [((), 2.0)]
+    assert counters(counts, "model_fallbacks") == [(("m",), 1.0)]
 
 
 def test_a_flood_of_names_is_not_kept() -> None:
@@ -120,6 +140,7 @@ def test_every_source_counts_something(counts: Counts) -> None:
         for source in series.sources:
             event: dict[str, Any] = dict.fromkeys(series.fields, "word")
             event |= {source.amount: 2} if source.amount else {}
+            event |= {source.field: source.wanted} if source.field else {}
             counts.event(EVERYTHING if source.name == "*" else source.name, event)
     for series in SPANS:
         for source in series.sources:
