@@ -15,7 +15,6 @@ LATE_S = 300.0
 """What waits for longer needs a person."""
 DATABASE_AFTER_S = 30.0
 """A fail-over of PostgreSQL takes less."""
-START = "Start it: `parley run`."
 ROOM = 2.2
 """Free disk, as a multiple of the database, for a backup and a migration."""
 
@@ -116,7 +115,8 @@ def _waiting(facts: Evidence) -> Iterator[Sight]:
         if facts.is_running:
             yield Sight(since)
         else:
-            yield Sight(f"{since}; no gateway runs here", level="warning", remedy=START)
+            remedy = "Start it: `parley run`."
+            yield Sight(f"{since}; no gateway runs here", level="warning", remedy=remedy)
 
 
 @Finding(
@@ -151,7 +151,7 @@ def minutes(seconds: float) -> str:
 
 
 def _given_up(facts: Evidence, kind: str, noun: str) -> Iterator[Sight]:
-    for each in facts.given_up:
+    for each in health.given_up(facts.database, health.DAY_S):
         if each.kind == kind:
             yield Sight(each.account, {"count": count(each.letters, noun)})
 

@@ -21,8 +21,6 @@ from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations
 from gateway.storage.database import Location, location_of
-from gateway.storage.reports import health
-from gateway.storage.reports.health import GivenUp
 from gateway.supervision.credentials import Checked, Configured
 from gateway.supervision.vitals import LiveFacts
 
@@ -106,11 +104,6 @@ class Evidence:
                 return migrations.behind(migrations.schema_revision(conn))
         except GatewayError:
             return ()
-
-    @cached_property
-    def given_up(self) -> Sequence[GivenUp]:
-        """Messages and answers that were given up within a day."""
-        return health.given_up(self.database, health.DAY_S)
 
     @property
     def is_running(self) -> bool:

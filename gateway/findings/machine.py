@@ -104,8 +104,7 @@ def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
         # Another replica has the folder.
         yield Unsure("backup")
     else:
-        age_s = backups.overdue_s(facts.settings, facts.gateway.began_s)
-        if age_s:
+        if age_s := backups.overdue_s(facts.settings, facts.gateway.began_s):
             yield Sight("backup", {"hours": count(round(age_s / 3600), "hour")})
         elif age_s is not None and facts.live is not None:
             # Else a restart would end the alert.
@@ -260,9 +259,8 @@ def _held(facts: Evidence) -> Iterator[Sight]:
     Why: Its description may give the model orders: it is not offered until an owner agrees.
     Remedy: Read it with `/mcp` or in the console, and approve or deny it there.
     """
-    servers = facts.settings.tools.mcp
     for each in mcp.texts(facts.database):
-        server = servers.get(each.held.server)
+        server = facts.settings.tools.mcp.get(each.held.server)
         if each.state == "asked" and server is not None and server.enabled:
             yield Sight(f"{each.held.server}: {each.held.tool}: {each.held.why}")
 

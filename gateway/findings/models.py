@@ -1,7 +1,7 @@
 """Whether models answer, how much they hold, and what is left of the money."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from agent.context.summary_model import LEAST_WINDOW_TOKENS
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelNotFound
@@ -44,7 +44,7 @@ def _refused(facts: Evidence) -> Iterator[Sight | Unsure]:
     Over: the provider no longer refuses the key of {subject}
     """
     yield from _asked(facts, "refused")
-    for each in _of_models(facts, lambda one: _is_refused(one) and not _is_broke(one)):
+    for each in _of_models(facts, "key-refused"):
         # A key that is accepted is not refused, whatever else its model lacks.
         if isinstance(each, Sight) or each.subject not in facts.gateway.models.accepted:
             yield each
@@ -60,7 +60,7 @@ def _broke(facts: Evidence) -> Iterator[Sight | Unsure]:
     Over: {subject} is no longer refused for lack of credit
     """
     yield from _asked(facts, "no_credit")
-    yield from _of_models(facts, _is_broke)
+    yield from _of_models(facts, "money-gone")
 
 
 @Finding("model-failing", level="error", needs="answers", page="log?level=warning", told=True)
@@ -75,7 +75,7 @@ def _failing(facts: Evidence) -> Iterator[Sight | Unsure]:
     Over: {subject} answers again
     """
     yield from _asked(facts, "unreachable", "warning")
-    yield from _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
+    yield from _of_models(facts, "model-failing")
 
 
 def _asked(facts: Evidence, outcome: str, level: Level | None = None) -> Iterator[Sight]:
@@ -84,26 +84,25 @@ def _asked(facts: Evidence, outcome: str, level: Level | None = None) -> Iterato
             yield Sight(each.subject, level=level, text=f"{each.subject}: {each.text}")
 
 
-def _is_refused(failing: Failing) -> bool:
-    return isinstance(failing.failure, CredentialsRefused)
+def _kind_of(failing: Failing) -> str:
+    """Return the finding of a model's failure, or "" while it may pass."""
+    match failing.failure:
+        case CreditUsedUp():
+            return "money-gone"
+        case CredentialsRefused():
+            return "key-refused"
+        case ModelNotFound():
+            return "model-failing"
+    lasts = failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
+    return "model-failing" if lasts else ""
 
 
-def _is_broke(failing: Failing) -> bool:
-    return isinstance(failing.failure, CreditUsedUp)
-
-
-def _lasts(failing: Failing) -> bool:
-    """Whether a failure lasts; that of an unknown name does from the first."""
-    if isinstance(failing.failure, ModelNotFound):
-        return True
-    return failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
-
-
-def _of_models(facts: Evidence, is_it: Callable[[Failing], bool]) -> Iterator[Sight | Unsure]:
+def _of_models(facts: Evidence, wanted: str) -> Iterator[Sight | Unsure]:
     models = facts.gateway.models
     for label in sorted(models.configured):
         failing = models.failing.get(label)
-        if failing is not None and is_it(failing):
+        kind = _kind_of(failing) if failing else ""
+        if failing and kind == wanted:
             others = " or ".join(sorted(models.answered & models.line)) or "no other model"
             lasts = failing.for_s >= FAILING_S
             values = {
@@ -112,7 +111,7 @@ def _of_models(facts: Evidence, is_it: Callable[[Failing], bool]) -> Iterator[Si
                 "lasting": f"for {minutes(failing.for_s)}" if lasts else "at once",
             }
             yield Sight(label, values, since_s=failing.for_s)
-        elif label not in models.answered and not (failing and _is_refused(failing)):
+        elif label not in models.answered and kind not in {"key-refused", "money-gone"}:
             # Only an answer, or another verdict on key and credit, ends it; a passing failure or
             # a restart does not.
             yield Unsure(label)

@@ -89,9 +89,8 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
     if rows := list(seen.values()) or here:
         return rows
     if what.needs in OF_GATEWAY and "findings" not in (facts.running or {"findings": ()}):
-        return [
-            _unseen(what, "unknown", "skipped: the gateway that runs here is of an older version")
-        ]
+        text = "skipped: the gateway that runs here is of an older version"
+        return [_unseen(what, "unknown", text)]
     return [_unseen(what, "fine", what.title)]
 
 
@@ -102,8 +101,7 @@ def _looked(what: Finding, facts: Evidence) -> list[Row]:
     try:
         found = list(what.look(facts))
     except Exception as exc:  # noqa: BLE001 - it is shown
-        text = f"the check itself failed: {in_words(exc, quoted=True)}"
-        return [_unseen(what, "unknown", text)]
+        return [_unseen(what, "unknown", f"the check itself failed: {in_words(exc, quoted=True)}")]
     if rows := [_row(what, each) for each in found if isinstance(each, Sight)]:
         return rows
     unsure = ", ".join(each.subject for each in found)

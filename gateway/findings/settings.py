@@ -78,8 +78,7 @@ def _secrets(facts: Evidence) -> Iterator[Sight]:
     Why: A secret in the settings file is also in each of its copies and backups.
     Remedy: Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.
     """
-    file = facts.loaded.config_file
-    if file is not None and (keys := plain_secrets(facts.loaded)):
+    if (file := facts.loaded.config_file) and (keys := plain_secrets(facts.loaded)):
         yield Sight(f"{file} holds the values of {', '.join(keys)}")
         yield from open_to_others(file, 0o600)
 

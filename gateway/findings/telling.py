@@ -31,13 +31,11 @@ COMES_AGAIN_S = 6 * HOUR_S
 """How long an end counts as recent."""
 PER_HOUR = 10
 """Messages about alerts within an hour: few enough to read."""
-PAGE = "docs/operations.md"
 REASON_CHARS = 300
 FLOOD = (
     "**Trouble:** there is more than I tell one by one within an hour. `parley status` lists all of"
     " it; I go on telling when it is calmer."
 )
-NOT_SET_UP = "{subject} is not set up any more"
 TEST = "**A test of the alerts.** Here I tell of troubles; there is nothing to do."
 
 WITH_AN_END = frozenset(each.id for each in FINDINGS.values() if each.told and each.over)
@@ -66,7 +64,7 @@ class Judgement:
     def over_of(self, alert: Alert) -> str:
         """Return the text of an alert's end; an account that was removed does not work again."""
         if alert.kind in OF_ACCOUNTS and alert.subject not in self.accounts:
-            return NOT_SET_UP
+            return "{subject} is not set up any more"
         # An earlier version may have had other kinds.
         return FINDINGS[alert.kind].over if alert.kind in FINDINGS else ""
 
@@ -116,7 +114,9 @@ class Telling:
                 if key not in there and alerts.told_lately(conn, HOUR_S) < room:
                     self._tell_end(conn, judgement.over_of(alert), alert, told)
             elif key not in judgement.seen and key not in judgement.unsure:
-                if alerts.end(conn, alert.id, _quiet_s(conn, alert)):
+                again = alerts.ended_lately(conn, *key, COMES_AGAIN_S)
+                quiet_s = min(QUIET_S * 2.0 ** min(again, 6), LONGEST_QUIET_S)
+                if alerts.end(conn, alert.id, quiet_s):
                     told.ended.append(alert)
                     self._tell_end(conn, judgement.over_of(alert), alert, told)
             elif alert.told_at is None:
@@ -124,8 +124,7 @@ class Telling:
                 self._tell(conn, alert, told)
         for (kind, subject), seen in judgement.seen.items():
             text, since = self.text_of(kind, seen), now(conn) - seen.since_s
-            alert_id = alerts.note(conn, kind, subject, text, since)
-            if alert_id is not None:
+            if (alert_id := alerts.note(conn, kind, subject, text, since)) is not None:
                 if (kind, subject) in posted:
                     alerts.mark_posted(conn, alert_id, alerts.BEGIN)
                 told.begun.append(alerts.get(conn, alert_id))
@@ -181,11 +180,10 @@ class Telling:
             text = (
                 f"**Trouble:** {_escaped(alert.text)}. Since {_at(alert.since, self.zone)}.\n\n"
                 f"**What to do:** {FINDINGS[alert.kind].remedy}\n\n"
-                f"More: `parley doctor`, and {PAGE}#{alert.kind}"
+                f"More: `parley doctor`, and docs/operations.md#{alert.kind}"
             )
-            is_told = self._may_tell(conn, told, kinds) and self._say_all(
-                conn, f"{alert.id}:begin", text, told
-            )
+            has_room = self._may_tell(conn, told, kinds)
+            is_told = has_room and self._say_all(conn, f"{alert.id}:begin", text, told)
         if is_told:
             alerts.mark_told(conn, alert.id, over=False)
 
@@ -233,11 +231,6 @@ def _escaped(text: str) -> str:
             f"\\{each}" if each in r"\*_[]<>#~|!" else each for each in parts[place]
         )
     return "`".join(parts)
-
-
-def _quiet_s(conn: Connection, alert: Alert) -> float:
-    again = alerts.ended_lately(conn, alert.kind, alert.subject, COMES_AGAIN_S)
-    return min(QUIET_S * 2.0 ** min(again, 6), LONGEST_QUIET_S)
 
 
 def _at(seconds: float, zone: tzinfo) -> str:

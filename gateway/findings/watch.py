@@ -50,9 +50,8 @@ class AlertWatch:
         facts = await self.examination.facts()
         is_writable = facts.gateway.database == "writable"
         facts = self._with_outage(facts)
-        kinds = [each for each in FINDINGS.values() if each.told]
-        of_disks = [each for each in kinds if each.id in OF_DISKS]
-        rest = [each for each in kinds if each.id not in OF_DISKS]
+        of_disks = [FINDINGS[each] for each in OF_DISKS]
+        rest = [each for each in FINDINGS.values() if each.told and each.id not in OF_DISKS]
         # Not in the database's thread: a dead mount may never answer.
         judgement = await asyncio.to_thread(judged, facts, of_disks)
         if not is_writable:

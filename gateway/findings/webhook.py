@@ -89,8 +89,20 @@ class AlertWebhook:
         ]
 
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
+        kind = FINDINGS.get(alert.kind)
+        told = {
+            "id": id_,
+            "event": event,
+            "kind": alert.kind,
+            "level": kind.level if kind else "note",
+            "subject": alert.subject,
+            "text": alert.text,
+            "since": iso_time(alert.since),
+            "over": iso_time(alert.over_at) if alert.over_at is not None else None,
+            "remedy": kind.remedy if kind else "",
+        }
         try:
-            status = await self._send(orjson.dumps(_told(event, id_, alert)))
+            status = await self._send(orjson.dumps(told))
             reason = f"HTTP {status}" if status >= 300 else ""
         except UnusableEnvironment as exc:
             reason = str(exc)
@@ -123,10 +135,8 @@ class AlertWebhook:
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
     """Return the headers that prove a request to be Parley's."""
     signed = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return {
-        "X-Parley-Timestamp": timestamp,
-        "X-Parley-Signature": f"sha256={signed.hexdigest()}",
-    }
+    found = f"sha256={signed.hexdigest()}"
+    return {"X-Parley-Timestamp": timestamp, "X-Parley-Signature": found}
 
 
 def _is_unheard(conn: Any, alert: Alert) -> bool:
@@ -136,18 +146,3 @@ def _is_unheard(conn: Any, alert: Alert) -> bool:
     if not is_told or alerts.noticed_s(conn, alert.id) < UNHEARD_S:
         return False
     return not outbox.is_shown(conn, prefix_of_begin(alert))
-
-
-def _told(event: Event, id_: str, alert: Alert) -> dict[str, Any]:
-    kind = FINDINGS.get(alert.kind)
-    return {
-        "id": id_,
-        "event": event,
-        "kind": alert.kind,
-        "level": kind.level if kind else "note",
-        "subject": alert.subject,
-        "text": alert.text,
-        "since": iso_time(alert.since),
-        "over": iso_time(alert.over_at) if alert.over_at is not None else None,
-        "remedy": kind.remedy if kind else "",
-    }

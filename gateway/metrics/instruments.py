@@ -224,8 +224,7 @@ def _files(settings: Settings) -> Iterator[Sample]:
     disk = shutil.disk_usage(settings.home)
     yield Sample(series.DISK_FREE, disk.free)
     yield Sample(series.DISK_SIZE, disk.total)
-    path = log_path(settings.logging, settings.home)
-    if path is not None:
+    if (path := log_path(settings.logging, settings.home)) is not None:
         yield Sample(series.LOG_BYTES, sum(map(_size, [path, *predecessors(path)])))
     if (to := backups.folder_of(settings)) is not None:
         age_s = backups.newest_age_s(to)

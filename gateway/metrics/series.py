@@ -295,8 +295,7 @@ class Vocabulary:
     def folded(self, label: str, value: Any) -> str:
         """Return the text of a value in a label."""
         seen = self._seen[label]
-        found = seen.get(value)
-        if found is None:
+        if (found := seen.get(value)) is None:
             found = self._judged(label, value, len(seen))
             # `other` is not kept: a flood of values costs no memory.
             if found != OTHER:

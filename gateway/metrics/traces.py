@@ -31,8 +31,8 @@ EVERY_S = 2.0
 SCOPE = "parley"
 _NAMED_BY = {base.CHAT: base.MODEL, TOOL: TOOL_NAME}
 """The attribute that follows a span's name, as OpenTelemetry's conventions ask for."""
-_CALLS_OTHERS = frozenset({base.CHAT, "delivery"})
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_CALLS_OTHERS = frozenset({base.CHAT, "delivery"})
 
 
 class Traces:
@@ -53,7 +53,12 @@ class Traces:
         """Send a span if its trace is sampled; work without a message has no trace."""
         if not span.trace:
             return
-        trace, attributes = int(span.trace, 16), _attributes(span)
+        trace = int(span.trace, 16)
+        attributes: dict[str, Any] = {"error.type": span.error} if span.error else {}
+        for key, value in span.attributes.items():
+            if value is not None:
+                # Names without a dot are Parley's own.
+                attributes[key if "." in key else f"{SCOPE}.{key}"] = value
         named = span.attributes.get(_NAMED_BY.get(span.name, ""))
         name = span.name if named is None else f"{span.name} {named}"
         kind = SpanKind.CLIENT if span.name in _CALLS_OTHERS else SpanKind.INTERNAL
@@ -83,16 +88,6 @@ class Traces:
 
 def _context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED)
-
-
-def _attributes(span: Span) -> dict[str, Any]:
-    """Return the attributes that are set; names without a dot are Parley's own."""
-    told = {"error.type": span.error} if span.error else {}
-    return told | {
-        name if "." in name else f"{SCOPE}.{name}": value
-        for name, value in span.attributes.items()
-        if value is not None
-    }
 
 
 def _session(address: str) -> Session:
