@@ -33,16 +33,16 @@ class Bar:
 
 
 ROOMS = {
-    "gateway/storage": Bar(15_500, now=15_052),
-    "agent/models": Bar(4_900, now=4_864),
-    "agent/tools": Bar(4_400, now=4_390),
-    "gateway/cli": Bar(4_400, now=4_165),
-    "gateway/pipeline": Bar(3_500, now=3_468),
-    "gateway/settings": Bar(2_000, now=2_120),
-    "gateway/findings + gateway/metrics": Bar(2_800, now=2_863),
-    "adapters/slack": Bar(3_200, now=2_984),
-    "adapters/discord": Bar(3_000, now=2_861),
-    "agent/context": Bar(3_000, now=2_560),
+    "gateway/storage": Bar(15_500, now=14_981),
+    "agent/models": Bar(4_900, now=4_839),
+    "agent/tools": Bar(4_400, now=4_363),
+    "gateway/cli": Bar(4_400, now=4_158),
+    "gateway/pipeline": Bar(3_500, now=3_466),
+    "gateway/settings": Bar(2_000, now=2_110),
+    "gateway/findings + gateway/metrics": Bar(2_800, now=2_829),
+    "adapters/slack": Bar(3_200, now=2_954),
+    "adapters/discord": Bar(3_000, now=2_838),
+    "agent/context": Bar(3_000, now=2_540),
 }
 """Rooms with a ceiling, in lines of all kinds: it falls with each gain, and never rises."""
 
@@ -54,8 +54,8 @@ BARS = {
     "mean lines of a file": Bar(None, at_least=True),
     "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(83_000, now=83_413),
-    "lines of all kinds": Bar(90_000, now=89_400),
+    "product lines": Bar(83_000, now=82_975),
+    "lines of all kinds": Bar(90_000, now=88_951),
     **{f"lines of {room}": bar for room, bar in ROOMS.items()},
     "files that one other file alone imports": Bar(50),
     "share of import lines": Bar(None, unit=" %"),
@@ -82,7 +82,7 @@ BARS = {
     "pages cited that are not in this repository": Bar(0),
     "files outside of storage that import SQLAlchemy": Bar(None, now=27),
     "… that import more of it than `Connection`": Bar(0),
-    "`Row[` annotations": Bar(None, now=29),
+    "`Row[` annotations": Bar(None, now=27),
     "… outside of storage, or that leave it": Bar(0),
     "commands of the CLI": Bar(45),
     # On a busy machine one or two files that work beside it are entered by each hello, too.
