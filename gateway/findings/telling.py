@@ -31,6 +31,7 @@ COMES_AGAIN_S = 6 * HOUR_S
 """How long an end counts as recent."""
 PER_HOUR = 10
 """Messages about alerts within an hour: few enough to read."""
+PAGE = "docs/operations.md"
 REASON_CHARS = 300
 FLOOD = (
     "**Trouble:** there is more than I tell one by one within an hour. `parley status` lists all of"
@@ -180,7 +181,7 @@ class Telling:
             text = (
                 f"**Trouble:** {_escaped(alert.text)}. Since {_at(alert.since, self.zone)}.\n\n"
                 f"**What to do:** {FINDINGS[alert.kind].remedy}\n\n"
-                f"More: `parley doctor`, and docs/operations.md#{alert.kind}"
+                f"More: `parley doctor`, and {PAGE}#{alert.kind}"
             )
             has_room = self._may_tell(conn, told, kinds)
             is_told = has_room and self._say_all(conn, f"{alert.id}:begin", text, told)
