@@ -43,6 +43,7 @@ NOT_A_STEP = {
     "fn",
     "erase",
     "begin_anew",
+    "take_out",
     "remove_file",
     "erase_part",
     "note_settings",

@@ -88,6 +88,6 @@ async def test_its_settings_are_shown_and_checked(tmp_path: Path, model: OpenAIS
     (bad.home / "parley.yaml").write_text(json.dumps(wrong))
     refused = await bad.run("config", "show")
     assert refused.code != 0
-    assert "access.toy: 'Bo' is no toy id (toy-…)" in refused.stderr
-    assert "access.owners: 'toy:Cy': 'Cy' is no toy id" in refused.stderr
+    assert "access.toy: 'Bo' is not a toy id (toy-…)" in refused.stderr
+    assert "access.owners: 'toy:Cy': 'Cy' is not a toy id" in refused.stderr
     assert "'toy:x': 'x' is not an id of a chat on toy" in refused.stderr

@@ -102,7 +102,7 @@ async def test_what_is_larger_than_the_window_is_summarised_in_parts(
             assert line["model"] == "local"
             assert 1 <= len(server.refused) <= 5
             assert len(server.taken) > 3
-            window = mode_of("openai/local").window
+            window = mode_of("openai/local").limit("window", None)
             assert 4_000 <= window <= 16_000
             assert not tells or window == REAL_TOKENS
             assert await chat.rows(schema.summary_part) == []
