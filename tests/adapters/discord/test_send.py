@@ -465,8 +465,8 @@ async def test_a_process_that_stood_still_shows_nothing(
     assert chat.messages == []
 
 
-@pytest.fixture(autouse=True)
-def _no_pause_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_pause_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK waits 1 s and more before it repeats what a server error answered."""
 
     async def at_once(_seconds: float) -> None:
@@ -475,6 +475,7 @@ def _no_pause_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("discord.http.asyncio.sleep", at_once)
 
 
+@pytest.mark.usefixtures("no_pause_in_the_sdk")
 async def test_a_preview_that_is_posted_again(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
@@ -487,6 +488,7 @@ async def test_a_preview_that_is_posted_again(
     assert chat.texts == ["growing more …"]
 
 
+@pytest.mark.usefixtures("no_pause_in_the_sdk")
 async def test_a_preview_in_doubt_is_the_only_one(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
@@ -501,6 +503,7 @@ async def test_a_preview_in_doubt_is_the_only_one(
     assert await adapter.preview(question, "next", None) is not None
 
 
+@pytest.mark.usefixtures("no_pause_in_the_sdk")
 @pytest.mark.parametrize("trouble", [(), [SERVER_ERROR] * 5], ids=["fine", "trouble"])
 async def test_a_preview_in_a_thread_archived_meanwhile(
     server: DiscordServer, adapter: DiscordAdapter, trouble: list[object]
