@@ -18,7 +18,7 @@ from tests.house.figures import Figure
 from tests.support.bot_api import TOKEN, BotApi
 
 ROOT = Path(__file__).resolve().parents[2]
-_HELLOS = 5
+_HELLOS = 20
 _PERSON = 4711
 _END_S = 120.0
 """Longer than it takes on the slowest machine."""
