@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.context.parts import TurnParts
-from gateway.findings.telling import Telling
+from gateway.findings.telling import AlertsTold, Telling
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.preview import TurnChat
 from gateway.replicas.replica import AccountLease, AccountLeases
@@ -23,8 +23,9 @@ from gateway.storage.schema import conversation, replica
 
 
 def replace_in(target: object, **replacements: object) -> None:
-    """Patch a module or class of this process."""
+    """Patch names that a module or class of this process has."""
     for name, replacement in replacements.items():
+        assert hasattr(target, name), f"{target} has no {name}"
         setattr(target, name, replacement)
 
 
@@ -148,7 +149,7 @@ def every_death_counts(_: Any) -> None:
 
 def tells_again(_: Any) -> None:
     """Tell of what is open in each process anew."""
-    note, say, known = alerts.note, Telling._say, set[Any]()
+    note, say_all, known = alerts.note, Telling._say_all, set[Any]()
 
     def forgetful(conn: Connection, *trouble: Any) -> int | None:
         made = note(conn, *trouble)
@@ -158,11 +159,11 @@ def tells_again(_: Any) -> None:
         known.add(key)
         return (made or open_ones[key]) if is_new else None
 
-    def say_again(self: Telling, conn: Connection, chat: Any, key: str, text: str) -> bool:
-        return say(self, conn, chat, f"{key}:{os.getpid()}", text)
+    def say_again(self: Telling, conn: Connection, key: str, text: str, told: AlertsTold) -> bool:
+        return say_all(self, conn, f"{key}:{os.getpid()}", text, told)
 
     replace_in(alerts, note=forgetful)
-    replace_in(Telling, _say=say_again)
+    replace_in(Telling, _say_all=say_again)
 
 
 def never_over(_: Any) -> None:

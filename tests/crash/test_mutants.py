@@ -2,13 +2,23 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
+from tests.crash.mutants import MUTANTS
 from tests.crash.test_disruptions import refuse_for_three_lives
 from tests.crash.test_random_kills import CHATS, given_up
 from tests.support import crash
 from tests.support.crash import KILLED, Crashes, describe
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_replaces_what_is_there(mutant: str) -> None:
+    """Each applies to a process of its own, so a name that has changed is found at the desk."""
+    applied = f"from tests.crash.mutants import MUTANTS; MUTANTS[{mutant!r}](None)"
+    subprocess.run([sys.executable, "-c", applied], check=True, timeout=60)
 
 
 @pytest.mark.thorough
