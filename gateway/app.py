@@ -114,7 +114,7 @@ class Gateway:
 
 
 OnReady = Callable[[int, Sequence[Checked]], None]
-"""Is told the port of the web chat, and the state of all keys and tokens."""
+"""Receives the port of the web chat and the results of checking all keys and tokens."""
 
 
 async def run(

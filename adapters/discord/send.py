@@ -331,7 +331,7 @@ class Sender:
         return True
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
-        """Show the row in place of "thinking…"; None if it is too late, or another row is there."""
+        """Replace "thinking…" with the row; return None if time ran out or another row did."""
         # An edit before the acknowledgement is an unknown webhook to Discord.
         await self._acknowledging.wait(callback.id)
         taken_by = self._answered.get(callback.id, message.nonce)

@@ -337,7 +337,7 @@ def webhook_secret(settings: TelegramSettings) -> str:
 
 
 def _last_id(updates: Any) -> int | None:
-    """Return the highest update number of a poll, which confirms it; None if it is empty."""
+    """Return the highest update number, which confirms the poll, or None if it is empty."""
     if not isinstance(updates, list):
         raise AdapterDisconnected("getUpdates did not return a list")
     numbers = [number for number in map(update_id, updates) if number is not None]

@@ -132,7 +132,7 @@ class TokenMeter:
         self._known.clear()
 
     def _anchored(self, view: View) -> tuple[int, list[ChatMessage]] | None:
-        """Return the tokens up to the newest answer and what came later; None for another view."""
+        """Return the reported tokens and the messages added since, if the report fits the view."""
         if self.report is None:
             return None
         start = len(view.entries)

@@ -63,7 +63,7 @@ def _source(context: typer.Context, found: Loaded, host: str | None, port: int |
 
 
 async def _welcome(gateway: Gateway) -> OnReady:
-    """Write the code of the first owner and a sign-in link; return what prints both."""
+    """Create the first owner's code and a sign-in link; return the function that prints them."""
     settings, database = gateway.settings, gateway.database
     # Before a message is received: the code of an earlier start must be void by then.
     code = await owner_code(database, settings, gateway.replica.id)

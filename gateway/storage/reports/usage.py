@@ -111,7 +111,7 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
 
 
 def newest_outcome(conn: Connection, conversation_id: int) -> str | None:
-    """Return how the newest turn ended, "running" while it does; None without a turn."""
+    """Return the outcome of the newest turn ("running" while it runs), or None without a turn."""
     ended = select(func.coalesce(turn.c.outcome, turn.c.state))
     newest = ended.where(turn.c.conversation == conversation_id).order_by(turn.c.id.desc())
     outcome: str | None = conn.scalar(newest.limit(1))

@@ -60,7 +60,7 @@ def test_a_wanted_one_is_not_replaced_by_another(monkeypatch: pytest.MonkeyPatch
 
 
 def test_where_none_works_each_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whoever starts Parley."""
+    """The error at the start lists the reason of each backend."""
     backends(monkeypatch, bwrap="no namespaces", landlock="no Landlock")
     assert choose(SandboxSettings()) == "bwrap: no namespaces; landlock: no Landlock"
 

@@ -49,7 +49,7 @@ async def test_all_is_well(tmp_path: Path) -> None:
 async def test_not_all_is_well_while_there_are_warnings(
     tmp_path: Path, recent: RecentLines
 ) -> None:
-    """The finding leads to their lines; old ones, and what is no warning, do not count."""
+    """The finding links to recent warnings; older lines and other levels do not count."""
     for at in ("2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
         add(recent, "plugin_failed", "warning", timestamp=at, plugin="<slow>", reason="hangs")
     add(recent, "turn_finished", timestamp="2999-01-01T00:00:00Z")
