@@ -70,22 +70,32 @@ def texts(paths: Iterable[Path]) -> Iterator[Text]:
         if path.suffix == ".md":
             yield from paragraphs(path)
         else:
-            yield from docstrings(path)
+            tree = ast.parse(path.read_text("utf-8"))
+            yield from docstrings(path, tree)
+            yield from helps(path, tree)
             yield from comments(path)
 
 
-def docstrings(path: Path) -> Iterator[Text]:
-    """Yield docstrings, those of attributes too, and the help texts of commands."""
-    tree = ast.parse(path.read_text("utf-8"))
+def docstrings(path: Path, tree: ast.Module) -> Iterator[Text]:
+    """Yield docstrings, those of attributes too."""
     for node in ast.walk(tree):
-        for child in ast.iter_child_nodes(node):
-            value = child.value if isinstance(child, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield Text("docstring", _place(path, child.lineno), value.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(HELP_CALLS):
-            for help_ in (each.value for each in node.keywords if each.arg == "help"):
-                if isinstance(help_, ast.Constant):
-                    yield Text("help", _place(path, help_.lineno), str(help_.value))
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield Text("docstring", _place(path, value.lineno), value.value)
+
+
+def helps(path: Path, tree: ast.Module) -> Iterator[Text]:
+    """Yield the help texts of commands and their options."""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    keywords = [
+        each
+        for call in calls
+        if ast.unparse(call.func).endswith(HELP_CALLS)
+        for each in call.keywords
+    ]
+    for each in keywords:
+        if each.arg == "help" and isinstance(each.value, ast.Constant):
+            yield Text("help", _place(path, each.value.lineno), str(each.value.value))
 
 
 def comments(path: Path) -> Iterator[Text]:
