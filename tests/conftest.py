@@ -24,7 +24,7 @@ from gateway.storage import engine as engine_module
 from gateway.storage import maintenance, migrations, postgres, sqlite_file
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
-from tests import asserted, flaky, rest
+from tests import asserted, flaky, rest, shake
 from tests.support.browser import CHROMIUM, browser
 from tests.support.engines import storage_of
 from tests.support.nginx import NGINX
@@ -67,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     asserted.watch(config)
     flaky.watch(config, everything=ALL)
     rest.watch(config, everything=ALL)
+    shake.watch(config)
     # A traceback in the frames that structlog has rich draw takes 0.3 s of the processor.
     plain = structlog.dev.ConsoleRenderer(
         colors=False, exception_formatter=structlog.dev.plain_traceback
