@@ -8,13 +8,13 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from tests.house.bars import ROOMS
+from tests.house.bars import ROOMS, Figure
 from tests.house.parts import sizes_of_parts
+from tests.house.prose import prose
 from tests.house.source import PACKAGES, Function, Module, Product
 
 ENTRIES = 25
@@ -35,21 +35,6 @@ _PLAIN = {"contextmanager", "asynccontextmanager", "cache", "overload", "overrid
 _LOADERS = {"import_module", "__import__", "find_spec", "resolve_name", "run_module"}
 _COMMAND = re.compile(r"\w*app\.(command|callback)\(")
 _PAGE = re.compile(r"[A-Za-z0-9_\-./]*[A-Za-z0-9_\-]\.md\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured figure.
-
-    Attributes:
-        name: What is counted; stands in `BARS`.
-        value: What was found.
-        places: What was counted, worst first where there is an order.
-    """
-
-    name: str
-    value: float
-    places: Sequence[str] = ()
 
 
 def measured(product: Product) -> list[Figure]:
@@ -528,4 +513,5 @@ MEASURES: tuple[Callable[[Product], Iterator[Figure]], ...] = (
     words,
     storage,
     commands,
+    prose,
 )

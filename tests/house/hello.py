@@ -13,8 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.house.bars import HELLO
-from tests.house.figures import Figure
+from tests.house.bars import HELLO, Figure
 from tests.support.bot_api import TOKEN, BotApi
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.bench.running import Chats, running
-from tests.house.figures import Figure
+from tests.house.bars import Figure
 from tests.support.counting import Counts, PathCounter, counting, thread_name
 
 WARM_UP = 2

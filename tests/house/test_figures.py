@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.bars import BARS
-from tests.house.figures import Figure, measured
+from tests.house.bars import BARS, Figure
+from tests.house.figures import measured
 from tests.house.source import Product
 
 CONTRACTS = """
@@ -110,6 +110,14 @@ WORDS = {
     "docs/here.md": "",
 }
 
+PHRASES = {
+    "agent/x.py": '"""Return what is told."""\n# Who stands beside it.\nx = 1\n'
+    'y = typer.Option(help="What there is.")\n"""A `nobody` in code is not counted."""\n',
+    "docs/here.md": "# A page\n\n- as far as I know\n- a second item\n",
+    "docs/decisions/001-use-rows.md": "# Use rows\n",
+    "tests/support/double.py": "x = 1\n",
+}
+
 
 @pytest.mark.parametrize(
     ("files", "name", "places"),
@@ -135,6 +143,13 @@ WORDS = {
         (STORAGE, "`Row[` annotations", 3),
         (STORAGE, "… outside of storage, or that leave it", 2),
         (WORDS, "pages cited that are not in this repository", 1),
+        (PHRASES, "docstrings that read like a translation", 2),
+        (PHRASES, "comments that read like a translation", 3),
+        (PHRASES, "help texts that read like a translation", 1),
+        (PHRASES, "pages that read like a translation", 1),
+        (PHRASES, "words of all pages", 2),
+        (PHRASES, "decisions", 1),
+        (PHRASES, "lines of tests/support", 1),
     ],
 )
 def test_places(files: dict[str, str], name: str, places: int, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.bars import BARS, HELLO
-from tests.house.figures import Figure, measured
+from tests.house.bars import BARS, HELLO, Figure
+from tests.house.figures import measured
 from tests.house.hello import hello
 from tests.house.path import PATH, path
 from tests.house.source import Product

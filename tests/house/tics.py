@@ -136,7 +136,7 @@ def paragraphs(path: Path) -> Iterator[Text]:
 
 
 def _place(path: Path, line: int) -> str:
-    return f"{path.relative_to(ROOT)}:{line}"
+    return f"{path}:{line}"
 
 
 def product_texts(root: Path = ROOT) -> list[Text]:
@@ -154,8 +154,9 @@ def main(arguments: list[str]) -> None:
     ]
     found = list(texts(sorted(files))) if given else product_texts()
     for each in found:
+        place = each.place.removeprefix(f"{ROOT}/")
         for tic in each.tics:
-            print(f"{each.place}: {tic}: {' '.join(each.words.split())[:120]}")
+            print(f"{place}: {tic}: {' '.join(each.words.split())[:120]}")
     for kind in ("docstring", "comment", "help", "paragraph"):
         ours = [each for each in found if each.kind == kind]
         hits = sum(bool(each.tics) for each in ours)
