@@ -1,9 +1,10 @@
 """Shakes the order of events: `PARLEY_TEST_SHAKE=seed make test`.
 
-With a seed, random steps of tasks and random results of threads come later than they would. A test
-that passes only because two things happen in their usual order fails then. The same seed delays
-the same steps of a test, unless the test itself takes another course. Callbacks of transports keep
-their order, which asyncio promises; so do the results of one thread.
+With a seed, tasks that wait for something are woken later at random, and so are those that wait
+for a thread. A test that passes only because two things usually happen in one order fails then.
+What asyncio promises stays: tasks start in the order of their creation, callbacks of transports and
+the results of one thread keep theirs. The same seed delays the same steps, unless the test itself
+takes another course.
 
 On a loop of virtual time a step waits for some turns of the loop, else for some milliseconds.
 """
@@ -45,9 +46,9 @@ class Shake:
         def call_soon(
             loop: Any, callback: Callable[..., Any], *args: Any, context: Context | None = None
         ) -> asyncio.Handle:
-            if not (_is_step(callback) and shake.is_due()):
+            if not (_is_wakeup(callback) and shake.is_due()):
                 return _call_soon(loop, callback, *args, context=context)
-            if hasattr(loop, "jump"):
+            if type(loop).time is not base_events.BaseEventLoop.time:
                 turns = shake.turns()
                 return _call_soon(loop, _Later(loop, turns, callback, args), context=context)
             return loop.call_later(shake.seconds(), callback, *args, context=context)
@@ -102,11 +103,10 @@ class _Later:
             _call_soon(self._loop, self)
 
 
-def _is_step(callback: Callable[..., Any]) -> bool:
-    """Whether a callback is the next step of a task: no callback of a transport or a future."""
-    name = type(callback).__name__
-    owner = getattr(callback, "__self__", None)
-    return name == "TaskStepMethWrapper" or isinstance(owner, asyncio.Task)
+def _is_wakeup(callback: Callable[..., Any]) -> bool:
+    """Whether a callback wakes a task that waited for a future."""
+    is_first = type(callback).__name__ == "TaskStepMethWrapper"
+    return not is_first and isinstance(getattr(callback, "__self__", None), asyncio.Task)
 
 
 def watch(config: pytest.Config) -> None:

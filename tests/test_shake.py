@@ -10,13 +10,16 @@ import pytest
 RACE = """
 import asyncio
 
-async def put(order, number):
-    await asyncio.sleep(0)
+async def put(order, number, begun):
+    await begun
     order.append(number)
 
 async def test_order():
-    order = []
-    await asyncio.gather(*(put(order, number) for number in range(200)))
+    order, begun = [], asyncio.get_running_loop().create_future()
+    tasks = [asyncio.create_task(put(order, number, begun)) for number in range(200)]
+    await asyncio.sleep(0)
+    begun.set_result(None)
+    await asyncio.gather(*tasks)
     print(f"order: {order == sorted(order)} {len(order)}")
     assert len(order) == 200
 """
