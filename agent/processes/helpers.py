@@ -148,12 +148,17 @@ class KeptProgram:
         return cls(process, *await asyncio.open_connection(sock=lifeline))
 
     async def start(self, order: keeper.ProgramOrder) -> None:
-        """Have the keeper start the program; raises an OSError if it cannot be started."""
+        """Have the keeper start the program.
+
+        Raises:
+            ConnectionError: The keeper ended; the program may have run.
+            OSError: The program was not started.
+        """
         self._ends_within_s = order.ends_within_s
         self._lifeline.write(json.dumps(asdict(order)).encode() + b"\n")
         line = await self._told.readline()
         if not line:
-            raise OSError("its keeper has ended")
+            raise ConnectionError("it ended without a report")
         answer = keeper.StartAnswer(**json.loads(line))
         if answer.problem:
             raise OSError(f"it cannot be confined: {answer.problem}")

@@ -24,6 +24,7 @@ class Slow(Previews):
     def __init__(self) -> None:
         super().__init__()
         self.posted = asyncio.Event()
+        self.begun = asyncio.Event()
 
     @override
     async def step(
@@ -35,6 +36,7 @@ class Slow(Previews):
         *,
         grows: bool,
     ) -> str | None:
+        self.begun.set()
         await self.posted.wait()
         return "preview"
 
@@ -42,9 +44,10 @@ class Slow(Previews):
 async def shown_late(previews: Slow, message_ref: str) -> None:
     """Show a preview of a question whose turn ends before its message is known."""
     previews.posted.clear()
+    previews.begun.clear()
     question = MessageRef(GROUP, "ann", message_ref)
     showing = asyncio.get_running_loop().create_task(previews.show(question, "half", None))
-    await asyncio.sleep(0)
+    await previews.begun.wait()
     showing.cancel()
     await asyncio.wait([showing])
     previews.posted.set()

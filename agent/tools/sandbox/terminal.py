@@ -204,6 +204,8 @@ class Terminal:
             if report.ended == "exit" and report.problem:
                 raise ToolError(f"the command was not run: {report.problem}")
             return report, await read_all(program.stdout, limits.output_bytes, failed)
+        except ConnectionError as exc:
+            raise ToolError(f"{failed}: {exc}") from exc
         except OSError as exc:
             raise ToolError(f"the command was not run: {exc}") from exc
         finally:

@@ -328,6 +328,19 @@ async def test_a_command_that_cannot_be_confined_is_not_run(
     assert outcome.text.startswith("Error: the command was not run: [Errno 2]")
 
 
+async def test_a_keeper_that_dies_before_it_answers_may_have_run_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model must not take it for a command that was never run."""
+
+    async def ended(*_: object) -> None:
+        raise ConnectionError("it ended without a report")
+
+    monkeypatch.setattr(helpers.KeptProgram, "start", ended)
+    outcome = await shell(tmp_path, "true", backend="landlock")
+    assert outcome.text == "Error: the command's keeper failed: it ended without a report"
+
+
 @pytest.mark.parametrize("command", ["echo \0", f"echo {'我' * 60_000}"], ids=["NUL", "too long"])
 async def test_a_command_that_the_system_refuses_is_told(tmp_path: Path, command: str) -> None:
     """Whichever wall is there: it stands by then, or the process is not there yet."""
@@ -335,8 +348,17 @@ async def test_a_command_that_the_system_refuses_is_told(tmp_path: Path, command
     assert outcome.text.startswith("Error: the command was not run: ")
 
 
-async def test_a_keeper_that_dies_leaves_no_command(tmp_path: Path) -> None:
+async def test_a_keeper_that_dies_leaves_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is killed from outside: Parley kills the group itself."""
+    has_started, start = asyncio.Event(), helpers.KeptProgram.start
+
+    async def started(*args: Any) -> None:
+        await start(*args)
+        has_started.set()
+
+    monkeypatch.setattr(helpers.KeptProgram, "start", started)
     os.mkfifo(tmp_path / "pipe")
     command = "exec 7> pipe; sleep 100 & echo $! >&7; wait"
     running = asyncio.ensure_future(shell(tmp_path, command, backend="landlock"))
@@ -344,6 +366,7 @@ async def test_a_keeper_that_dies_leaves_no_command(tmp_path: Path) -> None:
         pid = int(await asyncio.to_thread(pipe.readline))
         keeper = psutil.Process(os.getpgid(pid)).parent()
         assert keeper is not None
+        await has_started.wait()
         keeper.kill()
         assert (await running).text.endswith("it ended without a report")
         # The pipe ends with the last process that could write into it.
