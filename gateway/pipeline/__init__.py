@@ -1,1 +1,1 @@
-"""The path of one message, from the intake over admission and the turn to the delivery."""
+"""The path of one message: intake, admission, turn, delivery."""

@@ -1,8 +1,9 @@
-"""What becomes of one inbound message: its facts are read, `decide` decides, `apply` writes.
+"""Admission of one inbound message: read its facts, `decide`, then `apply` the decision.
 
-`decide` is pure. Reading and writing are part of the admitting transaction; of its messages each is
-applied before the facts of the next one are read. The order of the checks: known already? an edit?
-for the bot? allowed? too many? a command? an answer to a question? Else it waits for a turn.
+`decide` is pure. Reads and writes belong to the admitting transaction, which applies each message
+before it reads the facts of the next. Checks run in this order: already known? an edit? addressed
+to the bot? sender allowed? rate limit? a command? an answer to a question? Any other message waits
+for a turn.
 """
 
 from collections.abc import Callable, Collection
@@ -58,15 +59,14 @@ TAKEN = "taken"
 """Ends the key of a row that says "your answer was taken". The web chat shows such a row as a
 notice (`NOTICES` in gateway/storage/reports/history.py), since the turn answers later."""
 REFUSED_CHARS = 100
-"""Characters that are kept of the text of a message over the rate limit."""
+"""Characters kept from the text of a message over the rate limit."""
 TRIES: tuple[Window, ...] = ("tries", "all tries")
-"""The limits of wrong codes: for one sender, and for all, since a guesser may have many accounts.
-"""
+"""Limits on wrong codes, per sender and overall: a guesser may have many accounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """What decides about an update; `model` returns a chosen model's figures as they are now."""
+    """The rules for admitting an update; `model` returns the current figures of a chosen model."""
 
     access: Access
     queue: QueueSettings
@@ -79,21 +79,21 @@ class IntakeRules:
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """The facts about a message; those that cannot matter for it are not read.
+    """The facts that decide about a message; facts that cannot matter are not read.
 
     Attributes:
-        said: The message as a command.
-        most: Messages that may wait in a conversation.
-        place: Its conversation, locked, or that of the question it replies to; None for a new one.
-        known: It was admitted before.
-        rule: Of its group; None in a direct chat.
-        in_thread: The bot has a conversation in its thread.
-        full: The limits that have no room for it.
-        code: As the first owner's code; None if it is not a code.
-        may_ask: Its sender, a stranger, gets a code now.
-        fate: What became of the message that it edits.
-        answers: The question that it answers in plain words.
-        quota: The notice of a quota that is used up.
+        said: The message parsed as a command.
+        most: Limit of waiting messages in a conversation.
+        place: The locked conversation of the message or of its question; None if new.
+        known: Whether the message was admitted before.
+        rule: The rule of its group; None in a direct chat.
+        in_thread: Whether the bot has a conversation in this thread.
+        full: The limits that the message would exceed.
+        code: Whether it is the right or a wrong owner code; None if it is not a code.
+        may_ask: Whether the sender, a stranger, gets a code now.
+        fate: The state of the message that it edits.
+        answers: The question that it answers in plain text.
+        quota: The notice about an exhausted quota.
     """
 
     said: Parsed = field(default_factory=Parsed)
@@ -112,28 +112,28 @@ class MessageFacts:
 
     @property
     def code_refused(self) -> bool:
-        """Whether it is a code, and none is taken for now."""
+        """Whether the message is a code while codes are disabled."""
         return self.code is not None and not self.full.isdisjoint(TRIES)
 
 
 Outside = Literal["duplicate", "ignored", "noted", "denied", "turned away"]
-"""noted: said to others, and told with the next answer. denied, turned away: of a stranger; of the
-second the key is kept, and it may get a reply."""
+"""noted: addressed to others, passed on with the next question. denied, turned away: from a
+stranger; a message turned away is stored by its key and may get a reply."""
 Entered = Literal[
     "bound", "refused", "command", "unknown command", "unchanged", "reworded", "answer", "queued"
 ]
-"""bound: the first owner's code. unchanged, reworded: an edit. answer: in words, to a question."""
+"""bound: the first owner's code. unchanged, reworded: an edit. answer: text for a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a message.
+    """The decision about a message.
 
     Attributes:
-        message: As it is stored.
-        text: The reply; None for no reply, or if a command makes it.
-        counts: The limits that it uses up.
-        happened: Logged after the commit.
+        message: The message to store.
+        text: The reply; None without a reply, or if a command writes it.
+        counts: The limits against which the message counts.
+        happened: Event to log after the commit.
     """
 
     what: Outside | Entered
@@ -145,7 +145,7 @@ class Decision:
 
 
 def decide(message: InboundMessage, facts: MessageFacts) -> Decision:
-    """Decide what becomes of a message."""
+    """Decide how to handle a message."""
     if facts.known:
         decision = Decision("duplicate", message, facts)
     elif message.kind == "edit":
@@ -170,7 +170,7 @@ def _edited(message: InboundMessage, facts: MessageFacts) -> Decision:
         return Decision("ignored", message, facts)
     told = _with_unread(message)
     if told.text == facts.fate.text:
-        # Platforms report edits that no person made: a link is shown, a reaction is added.
+        # Platforms also report edits that nobody made: a link preview, a new reaction.
         return Decision("unchanged", message, facts)
     if _is_asked_again(message, facts):
         return _taken(replace(message, kind="message"), facts)
@@ -178,7 +178,7 @@ def _edited(message: InboundMessage, facts: MessageFacts) -> Decision:
 
 
 def _turned_away(message: InboundMessage, facts: MessageFacts) -> Decision:
-    """A stranger's message: in a direct chat they get the code with which an owner lets them in."""
+    """Decide about a stranger's message; in a direct chat they get a pairing code for the owner."""
     if message.addressed != "direct":
         return _overheard(message, facts, "denied")
     away = Decision("turned away", message, facts, counts=("strangers",))
@@ -191,7 +191,7 @@ def _turned_away(message: InboundMessage, facts: MessageFacts) -> Decision:
 
 
 def _taken(message: InboundMessage, facts: MessageFacts) -> Decision:
-    """A message of an allowed sender: a command, an answer, or queued."""
+    """Decide about an allowed sender's message: a command, an answer, or a queued message."""
     said = facts.said.said_by(owner=facts.role == "owner")
     if said is not facts.said:
         facts = replace(facts, said=said)
@@ -221,7 +221,7 @@ def _taken(message: InboundMessage, facts: MessageFacts) -> Decision:
 
 
 def _within_rate(taken: Decision) -> Decision:
-    """Refuse if the sender is over the rate limit."""
+    """Refuse the message if its sender is over the rate limit."""
     limit, full = _limit(taken.facts), taken.facts.full
     if limit is None:
         return taken
@@ -243,10 +243,10 @@ def _limit(facts: MessageFacts) -> Window | None:
 def _overheard(
     message: InboundMessage, facts: MessageFacts, otherwise: Literal["ignored", "denied"]
 ) -> Decision:
-    """Note what was said to others if the group's rule wants that."""
+    """Note a message addressed to others if the group's rule asks for it."""
     told, rule = _with_unread(message), facts.rule
     if names := ", ".join(each.name for each in message.attachments):
-        # They are named, and never fetched.
+        # Only their names are noted; the files are never fetched.
         told = _with_line(told, f"[It came with files: {names}]")
     if rule is None or not rule.context or not told.text.strip() or "overheard" in facts.full:
         return Decision(otherwise, message, facts)
@@ -256,7 +256,7 @@ def _overheard(
 def _is_for_bot(message: InboundMessage, facts: MessageFacts) -> bool:
     said = facts.said
     is_owners = said.command is not None and said.command.owner_only
-    # In a group a command reaches every bot: one that names another, or is like none, is another's.
+    # In a group a command reaches every bot; one that names another or resembles none is another's.
     is_others = said.names_a_bot or (bool(said.unknown) and nearest(said.unknown) is None)
     if message.chat_kind == "group" and is_others and not is_owners:
         return False
@@ -265,12 +265,12 @@ def _is_for_bot(message: InboundMessage, facts: MessageFacts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A message whose decision was applied, and what follows once that is committed.
+    """An admitted message, and what to do after the commit.
 
     Attributes:
-        wake: Conversations whose outbox got something beside that of the message.
-        marks: Messages that will get no answer, or that are answers themselves.
-        stops: Whether the running turn of its conversation ends.
+        wake: Other conversations whose outbox got a row.
+        marks: Messages that get no answer of their own.
+        stops: Whether to stop the running turn of its conversation.
     """
 
     admission: Admission
@@ -289,11 +289,11 @@ class Admissions:
     pairing: Pairing
 
     def admit(self, conn: Connection, message: InboundMessage) -> Admitted:
-        """Decide about one message, and apply the decision."""
+        """Decide about a message and apply the decision."""
         return self.apply(conn, decide(message, self.facts(conn, message)))
 
     def facts(self, conn: Connection, message: InboundMessage) -> MessageFacts:
-        """Read the facts that this message needs; two statements for a plain one."""
+        """Read the facts that this message needs: two statements for a plain message."""
         access, most = self.rules.access, self.rules.queue.max_pending
         # Forwarded text is not a command of the sender.
         said = registry.parse("" if message.authors else message.text)
@@ -333,7 +333,8 @@ class Admissions:
     ) -> MessageFacts:
         said, place = facts.said, facts.place
         if said.command is not None and said.command.route is REPLY:
-            # It belongs to the conversation of its question, which may not be the sender's.
+            # A reply belongs to the conversation of its question, which may differ from the
+            # sender's.
             if there := approvals.asked_in(conn, message, said.argument):
                 place = conversations.locked(conn, there)
             return replace(facts, place=place)
@@ -357,10 +358,10 @@ class Admissions:
         return approvals.answered_in_words(reply)
 
     def apply(self, conn: Connection, decision: Decision) -> Admitted:
-        """Write what was decided.
+        """Write a decision.
 
-        If another transaction was faster (a limit has no room now, a code is used up, a question is
-        over) it is decided once more.
+        Decide again if another transaction was faster: a full limit, a used code, a closed
+        question.
         """
         message, facts = decision.message, decision.facts
         if full := self.pairing.limits.count(message, decision.counts):
@@ -382,7 +383,7 @@ class Admissions:
                 return _again(conn, message, decision.facts.said)
             case "noted":
                 noted = overheard.hear(conn, message)
-                # One that is for the bot is a stranger's.
+                # A message to the bot that is ignored comes from a stranger.
                 is_ours = _is_for_bot(message, decision.facts)
                 unheard = Admission("denied" if is_ours else "ignored")
                 return Admitted(Admission("noted", noted) if noted else unheard)
@@ -422,7 +423,7 @@ class Admissions:
     def _run(
         self, conn: Connection, decision: Decision, command: AnyCommand, here: int
     ) -> Admitted:
-        """Carry out a command that is answered at once, past the queue."""
+        """Run a command that bypasses the queue."""
         message, said = decision.message, decision.facts.said
         is_owner = decision.facts.role == "owner"
         seq = inbox.append(conn, here, message, kind="command", state="done", command=command.name)
@@ -436,7 +437,7 @@ class Admissions:
             marks = tuple((ref, failed) for ref in result.dropped)
             done = Admission("command", *entry)
             return Admitted(done, result.wake, result.happened, marks, stops=result.stops)
-        # The adapter answers a press with the admission.
+        # The adapter itself answers the press of a button.
         if not message.pressed:
             key = f"reply:{here}:{seq}{f':{TAKEN}' if result.settled else ''}"
             self._reply(conn, message, entry, text, key)
@@ -445,12 +446,12 @@ class Admissions:
         return Admitted(done, wake, settled=result.settled)
 
     def _answer(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
-        """Take a plain message as the answer to a question."""
+        """Record a plain message as the answer to a question."""
         message, question = decision.message, decision.facts.answers
         said = message.text.strip()
         settled = approvals.settle(conn, message, question, said) if question else ()
         if not settled:
-            # It was answered elsewhere at the same moment, or is over.
+            # The question was answered elsewhere at the same moment, or is closed.
             return self.apply(conn, decide(message, replace(decision.facts, answers=None)))
         seq = inbox.append(conn, place.id, message, kind="message", state="done")
         wake = self._conclude(conn, decision, settled, (place.id, seq))
@@ -465,7 +466,7 @@ class Admissions:
         settled: tuple[SettledQuestion, ...],
         entry: tuple[int, int],
     ) -> set[int]:
-        """Let the waiting turn go on below its answer, or say what it still waits for.
+        """Resume the waiting turn below its answer, or report what it still waits for.
 
         Args:
             entry: Conversation and seq of the answer; the question may be in another one.
@@ -498,34 +499,34 @@ class Admissions:
         if command is None and not place.title:
             conversations.set_title(conn, place.id, _title(decision))
         if self.rules.queue.mode == "interrupt" or (begins_anew and place.waits):
-            # A new beginning must not wait: later messages would count as the answer.
+            # A new conversation must not wait: later messages would count as the answer.
             turn_journal.cancel_running(conn, place.id)
         if place.waits and (waiting := questions.pending(conn, place.id)):
-            # Said once for each inquiry: the key is the same.
+            # The key limits this text to once per inquiry.
             key, text = f"inquiry:{waiting[0].id}:waits", approvals.waiting_text(waiting)
             is_told = self._reply(conn, message, here, text, key)
             return Admitted(Admission("queued", *here, silent=not is_told), {place.id})
         if place.waits:
-            # Its question was withdrawn just now.
+            # Its question was just withdrawn.
             conversations.make_ready(conn, place.id)
         return Admitted(Admission("queued", *here), wake)
 
     def _strangers_among(self, conn: Connection, message: InboundMessage) -> set[str]:
-        """Return the authors of quoted files that are not fetched, since they may not act."""
+        """Return the authors of quoted files who may not act; their files are not fetched."""
         platform, access = message.address.platform, self.rules.access
         authors = {author for file in message.attachments for author in file.authors}
         return {who for who in authors if not access.may_act(conn, [f"{platform}:{who}"])}
 
     def _reword(self, conn: Connection, decision: Decision, place: Conversation) -> Admitted:
-        """Reword a waiting message; any other edit is noted for the next turn.
+        """Reword a waiting message, or note the edit for the next turn.
 
-        An answered message gets a button that asks it again.
+        An edit of an answered message gets a button that asks it again.
         """
         message, fate = decision.message, decision.facts.fate
         if decision.what == "unchanged":
             return Admitted(Admission("updated", place.id))
-        # The entry of the edit itself: "done" where the message still waits and has the new words
-        # now, else a note for the next question (decision 084).
+        # The state of the edit's own entry: "done" if the waiting message now has the new text,
+        # else a note for the next question (decision 084).
         if revised := overheard.revise(conn, place.id, message):
             seq = inbox.append(conn, place.id, message, kind="edit", state="done")
             question = MessageRef(message.address, message.sender, message.message_ref)
@@ -534,10 +535,10 @@ class Admissions:
                 admission, marks=((question, "failed"),) if revised == "emptied" else ()
             )
         seq, wake = overheard.note(conn, place.id, message, "edit"), set[int]()
-        # A message that was itself an answer has no turn.
+        # A message that answered a question has no turn.
         was_taken = fate is not None and fate.kind == "message" and fate.state == "done"
         if fate is not None and was_taken and fate.outcome and message.text.strip():
-            # Offered once until there is another turn.
+            # Offer it once per turn.
             key = f"edit:{place.id}:{fate.seq}:{overheard.newest_turn(conn, place.id)}"
             again = (Choice(ASK_AGAIN, f"/retry {fate.seq}"),)
             is_told = self._reply(conn, message, (place.id, seq), EDITED, key, choices=again)
@@ -545,19 +546,19 @@ class Admissions:
         return Admitted(Admission("updated", place.id, seq), wake)
 
     def _turn_away(self, conn: Connection, decision: Decision) -> Admitted:
-        """Keep the key of a stranger's message; send a code or a notice if one is due."""
+        """Store the key of a stranger's message, and send a code or a notice if one is due."""
         message, place = decision.message, decision.facts.place
         source, wake = inbox.source_of(message), set[int]()
         if "strangers" in decision.counts:
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
             inbox.set_aside(conn, [kept], message.address.chat)
         if decision.facts.may_ask:
-            # A stranger's text is not read, and is not a title either.
+            # A stranger's text is neither read nor used as a title.
             wake = self.pairing.ask(conn, message, place or self._new(conn, message, ""))
         elif message.chat_kind != "dm":
             wake = self.pairing.point_to_door(conn, message)
         elif decision.text is not None and place is not None:
-            # They were spoken to before, and may be the owner.
+            # The bot has replied here before; this may be the owner.
             key = f"code:{source}:{message.dedupe_key}"
             self._reply(conn, message, (place.id, place.inbox_head), decision.text, key)
             wake = {place.id}
@@ -572,7 +573,7 @@ class Admissions:
         key: str = "",
         choices: tuple[Choice, ...] = (),
     ) -> bool:
-        """Reply to a message, once for each key; return whether that is new."""
+        """Reply to a message once per key; return whether the reply is new."""
         here, seq = entry
         render = self.pairing.owners.renderers[message.address.platform, message.address.account]
         key, ref = key or f"reply:{here}:{seq}", message.message_ref
@@ -581,7 +582,7 @@ class Admissions:
 
 
 def _again(conn: Connection, message: InboundMessage, said: Parsed) -> Admitted:
-    """Admit a duplicate; a repeated press returns the outcome of the first one."""
+    """Admit a duplicate; a repeated press returns the result of the first."""
     answer = None
     if message.pressed and said.command is not None and said.command.route is REPLY:
         answer = approvals.again(conn, message, said.argument)
@@ -590,7 +591,7 @@ def _again(conn: Connection, message: InboundMessage, said: Parsed) -> Admitted:
 
 
 def _title(decision: Decision) -> str:
-    """Return a conversation's title: the text or the first file, but no command and no code."""
+    """Return a conversation's title: the text or the first file; "" for commands and codes."""
     message, said = decision.message, decision.facts.said
     text = "" if decision.what == "bound" else message.text
     if text and (said.command or said.word):
@@ -600,7 +601,7 @@ def _title(decision: Decision) -> str:
 
 
 def _is_asked_again(message: InboundMessage, facts: MessageFacts) -> bool:
-    """Whether an edit rewords a message that was stopped or failed and will get no answer."""
+    """Whether an edit rewords a stopped or failed message, which gets no other answer."""
     fate, place = facts.fate, facts.place
     if fate is None or fate.kind == "command" or (place is not None and place.waits):
         return False
@@ -611,7 +612,7 @@ def _is_asked_again(message: InboundMessage, facts: MessageFacts) -> bool:
 
 
 def _in_short(message: InboundMessage) -> InboundMessage:
-    """Cut a message over the limit short: a flood must not fill the disk."""
+    """Shorten a message over the limit, so that a flood cannot fill the disk."""
     return replace(message, text=message.text[:REFUSED_CHARS], raw="")
 
 

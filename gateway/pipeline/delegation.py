@@ -1,8 +1,8 @@
-"""Delegated children: a tool call that is done by an agent of its own.
+"""Delegated tasks: a tool call that a child agent carries out.
 
-The child runs within its parent's turn, in a conversation of its own
-(gateway/storage/conversation/delegates.py) and under its parent's lease. However it ends, the
-parent gets a result; if the process ends first, the resumed parent finds its child by the call.
+The child runs within its parent's turn and lease, in its own conversation
+(gateway/storage/conversation/delegates.py). The parent always gets a result; after a crash the
+resumed parent finds its child by the call id.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from gateway.storage.conversation.turns import Turn
 log = structlog.get_logger()
 
 AT_ONCE = 3
-"""Children of one turn that run at the same time; others wait."""
+"""Children of one turn that run concurrently; others wait."""
 NOT_FOR_CHILDREN = frozenset((
     "clarify",
     "delegate_task",
@@ -41,20 +41,21 @@ NOT_FOR_CHILDREN = frozenset((
     "skill_manage",
     "todo",
 ))
-"""A child asks no questions, has no children, keeps no notes and shows nothing."""
+"""Tools that a child lacks: it asks no questions, has no children, takes no notes and sends no
+files."""
 MAX_ITERATIONS = 30
 MAX_TOKENS = 400_000
 MAX_S = 600.0
-"""Limits of one child, in calls, tokens and seconds; its parent waits for it. Budgets limit money.
+"""Limits of one child in calls, tokens and seconds, since its parent waits. Budgets limit its cost.
 """
 WORK_SHARE = 0.85
-"""Of a child's time; the rest is for reporting what was done."""
+"""Share of a child's time for its work; the rest is for its report."""
 MOST_ATTEMPTS = 2
-"""A child fails after this many attempts that the end of the process cut off without a new step.
-One less than the default of `queue.max_attempts`, so that its parent does not fail with it. If the
-parent would be blamed, its running children fail instead (docs/delegation.md)."""
+"""A child fails after this many attempts that ended with the process before a new step. One less
+than the default of `queue.max_attempts`: its parent survives. If the parent would be blamed, its
+running children fail instead (docs/delegation.md)."""
 OUT_OF_TIME: Limit = "budget_exhausted"
-"""The outcome of a child whose time was used up."""
+"""The outcome of a child that ran out of time."""
 
 Work = Callable[[TurnState, Agent, TurnPorts], Awaitable[TurnResult]]
 child_timeout = asyncio.timeout
@@ -62,7 +63,7 @@ child_timeout = asyncio.timeout
 
 
 def outcome_of(failure: ModelError | SpendLimitReached) -> str:
-    """Return the outcome of a turn that fails so."""
+    """Return the outcome of a turn that ends with this failure."""
     if isinstance(failure, SpendLimitReached):
         return "spend_limit"
     return "refused" if isinstance(failure, ModelRefused) else "provider_failed"
@@ -70,7 +71,7 @@ def outcome_of(failure: ModelError | SpendLimitReached) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TurnDelegates:
-    """`agent.ports.Delegates` of one turn; `context` is that of its own tools."""
+    """`agent.ports.Delegates` for one turn; `context` is the tool context of that turn."""
 
     parts: TurnParts
     turn: Turn
@@ -79,18 +80,18 @@ class TurnDelegates:
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def run(self, call_id: str, task: str) -> Delegated:
-        """Have a child do a task, once there is a place for it.
+        """Run a task in a child, once a slot is free.
 
         Raises:
-            TurnSuspended: It waits for a person.
-            LeaseLost, TurnCancelled: As for the journal.
+            TurnSuspended: The child waits for a person.
+            LeaseLost, TurnCancelled: Raised by the journal.
         """
         async with self.places:
             database, agent = self.parts.shared.database, _child_of(self.agent)
             base = child_base(agent)
             child = await database.write(delegates.open_child, self.turn, call_id, task, base)
             if isinstance(child, Delegated):
-                # It ended in an attempt that did not live to hand it over.
+                # The child ended in an earlier attempt, which died before it returned the result.
                 read = await database.read(sessions.active, child.conversation)
                 self.context.rights.read.origins |= set(read.origins)
                 return child
@@ -108,7 +109,7 @@ class TurnDelegates:
 
 
 def _child_of(agent: Agent) -> Agent:
-    """Return the child's agent; `_within` limits its time."""
+    """Return the agent of a child; `_within` limits its time."""
     limits = {"max_iterations": MAX_ITERATIONS, "max_turn_tokens": MAX_TOKENS, "max_turn_s": None}
     settings = agent.settings.model_copy(update=limits)
     return replace(agent, tools=agent.tools.changed(without=NOT_FOR_CHILDREN), settings=settings)
@@ -126,22 +127,22 @@ class _Child:
     started: float = field(default_factory=time.monotonic)
 
     def push(self, delta: str) -> None:
-        """Keep what is billed if the call is cut off."""
+        """Keep the text for billing a call that is cut off."""
         self.text += delta
 
     def restart(self) -> None:
-        """Forget what was pushed."""
+        """Discard the pushed text."""
         self.text = ""
 
     async def run(self) -> Delegated:
-        """Bring the child to its end; return its result."""
+        """Run the child to its end and return its result."""
         log.info("delegate_started", attempt=self.journal.turn.attempt)
         write = self.parts.shared.database.write
         try:
             messages, end = await self._outcome()
             result = await write(delegates.end_child, self.journal.turn, messages, end)
         except (asyncio.CancelledError, TurnSuspended, StorageError):
-            # The next attempt of the parent finds this child by the same call.
+            # The parent's next attempt finds this child by the same call id.
             lost = await self._cut_off()
             await write(delegates.pause_child, self.journal.turn, [lost] if lost else [])
             raise
@@ -174,7 +175,7 @@ class _Child:
         return [result.message] if result.message else [], TurnEnd(result.outcome, result.call)
 
     async def _result(self) -> TurnResult | None:
-        """Return the answer, or a report of the work if the time is up; None without either."""
+        """Return the answer, or a report if the time is up; None if neither exists."""
         result = await self._within(WORK_SHARE * MAX_S, run_turn)
         if result is not None:
             return result
@@ -185,7 +186,7 @@ class _Child:
         return await self._within((1 - WORK_SHARE) * MAX_S, partial(wrap_up, limit=OUT_OF_TIME))
 
     async def _within(self, seconds: float, work: Work) -> TurnResult | None:
-        """Work on the recorded turn; None if the time runs out."""
+        """Continue the recorded turn; return None if time runs out."""
         attempt, scope = self.parts.mind.context.attempt, child_timeout(seconds)
         begun = attempt(self.agent, self.journal, self, self._tools, _tell_nobody)
         try:
@@ -200,7 +201,7 @@ class _Child:
         """Return the child's tool context: its own transcript, its parent's directory."""
         turn, parent = self.journal.turn, self.parent
         own = await self.parts.toolkit().for_turn(turn, planner.engine, self.agent.tools)
-        # Parent and child read from each other, in the task and in the report.
+        # Taints flow both ways between parent and child: in the task and in the report.
         read, hooks = parent.rights.read, parent.services.hooks
         read.origins |= own.rights.read.origins
         rights = replace(parent.rights, scope=own.scope, read=replace(read))
@@ -214,4 +215,4 @@ class _Child:
 
 
 async def _tell_nobody(_what: object) -> None:
-    """Show nothing of a child in the chat."""
+    """Ignore a child's notices: the chat shows nothing of it."""

@@ -1,10 +1,10 @@
-"""Delivery: sends the rows of the outbox to their platform, in order, until they are shown.
+"""Delivery: sends outbox rows to their platforms, in order, until the platform confirms them.
 
-A conversation has a task only while it has unsent rows: one chat that cannot be reached delays no
-other. What cannot be shown is tried for `RETRY_FOR_S`. Then it becomes a dead letter (`Burials`),
-and in the same transaction its chat and the owners get a row of their own, one for each trouble. A
-notice that cannot be delivered is dropped: a chat that blocks the bot costs one more request. Of
-several replicas each sends what is its own (gateway/storage/queue/sending.py).
+Each conversation with unsent rows has its own task, so an unreachable chat delays no other. A row
+that cannot be delivered is retried for `RETRY_FOR_S`, then becomes a dead letter (`Burials`); the
+same transaction writes one notice for its chat and one for the owners. An undeliverable notice is
+dropped, so a chat that blocks the bot costs one more request. Each replica sends its own rows
+(gateway/storage/queue/sending.py).
 """
 
 import asyncio
@@ -40,28 +40,28 @@ from gateway.supervision.silence import Traffic
 log = structlog.get_logger()
 
 RETRY_FOR_S = 86_400.0
-"""After a day an answer that cannot be delivered becomes a dead letter."""
+"""Seconds after which an undeliverable answer becomes a dead letter."""
 LEAST_WAITED = 0.5
-"""Part of `RETRY_FOR_S` for which a message is tried at least, whatever the clock says."""
+"""Least share of `RETRY_FOR_S` to spend on retries, even if the wall clock jumps ahead."""
 NOTICE_PATIENCE = 7
-"""Notices of dead letters are tried this many times longer than other messages."""
+"""Notices about dead letters are retried this many times longer than other messages."""
 SWEEP_S = 30.0
-"""How long a lost hint can hold up a message."""
+"""Longest delay of a message whose hint was lost, in seconds."""
 SHARED_SWEEP_S = 2.0
-"""The same if other replicas can leave messages behind."""
+"""The same with several replicas, which can leave messages behind."""
 SWEEP_REST = 20
-"""A pause lasts at least this many times as long as the sweep before it."""
+"""Each pause lasts at least this many times as long as the sweep before it."""
 LONGEST_DELAY_S = 120.0
 LONGEST_RETRY_AFTER_S = 3600.0
-"""Nothing waits longer: a row due later than this shows that the clock was set back."""
+"""Longest wait of any row; a row due later shows that the clock was set back."""
 STORAGE_RETRY_S = 1.0
 LONGEST_PAUSE_S = 5.0
 """Longest pause before buttons are tried again; beyond it they stay."""
 WITHDRAWAL_S = 10.0
 MOST_TRIES_AT_BUTTONS = 3
-"""Then the buttons of a question stay; a press says that it is over."""
+"""Attempts to remove a question's buttons; left in place, a press reports that it is closed."""
 MOST_FAILURES = 5
-"""Attempts at a row whose sending raises what no adapter should raise."""
+"""Attempts at a row whose sending raises an unexpected exception."""
 
 Cause = Literal["expired", "failed", "refused"]
 """expired: not delivered within `RETRY_FOR_S`. failed: the adapter failed at each try.
@@ -71,9 +71,9 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Burials:
-    """Makes dead letters and notifies chats and owners; part of the caller's transaction.
+    """Makes dead letters and notifies chats and owners, in the caller's transaction.
 
-    Returns the number of letters, and the conversations with a notice to send.
+    Methods return the number of letters and the conversations with a notice to send.
     """
 
     owners: Owners
@@ -81,15 +81,15 @@ class Burials:
     def bury_message(
         self, conn: Connection, due: Due, reason: str, cause: Cause
     ) -> tuple[int, frozenset[int]]:
-        """Bury a row, and with an expired one the rows behind it that waited as long.
+        """Bury a row; with an expired one, also later rows that waited as long.
 
-        A row that was dropped, erased or taken by another replica meanwhile brings no notice.
+        A row that was dropped, erased or taken by another replica meanwhile causes no notice.
         """
         if due.is_notice:
             sending.drop(conn, due, reason)
             return 0, frozenset()
         is_first = not outbox.has_dead(conn, due.message.conversation)
-        # `/stop` or `parley forget` may have taken it while it was on its way.
+        # `/stop` or `parley forget` may have removed it while it was in transit.
         if not sending.mark_dead(conn, due, reason):
             return 0, frozenset()
         is_expired = cause == "expired"
@@ -98,7 +98,7 @@ class Burials:
         return 1 + more, told
 
     def bury_behind(self, conn: Connection, due: Due, reason: str) -> tuple[int, frozenset[int]]:
-        """Bury rows that waited too long behind a notice, which itself stays."""
+        """Bury rows that waited too long behind a notice; keep the notice."""
         letters = sending.bury_older(conn, due, RETRY_FOR_S, reason)
         told = self._tell(conn, due, reason, "expired", is_first=False) if letters else frozenset()
         return letters, told
@@ -106,16 +106,16 @@ class Burials:
     def _tell(
         self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
     ) -> frozenset[int]:
-        """Notify chat and owners; return the conversations with a new notice."""
+        """Notify the chat and the owners; return the conversations with a new notice."""
         place = conversations.get(conn, due.message.conversation)
         told = set()
-        # The chat is told of the gap, unless such a notice still waits.
+        # Notify the chat of the gap, unless such a notice is still waiting.
         if not outbox.is_waiting(conn, place.id, f"{DEAD_NOTICE}{place.id}:"):
-            # The head makes it another key if a dead letter was retried and fails once more.
+            # The head changes the key for a dead letter that is retried and fails again.
             key = f"{DEAD_NOTICE}{place.id}:{due.message.seq}:{place.outbox_head}"
             text = notices.EXPIRED if cause == "expired" else notices.UNSHOWN
             told = {place.id} if self.owners.say(conn, place, key, text) else set()
-        # A user who has blocked the bot refuses every message: owners need to hear that once.
+        # A user who blocked the bot refuses every message; notify owners once.
         if cause != "refused" or is_first:
             told |= self._tell_owners(conn, place, due, reason, cause)
         return frozenset(told)
@@ -131,7 +131,7 @@ class Burials:
         text = notices.dead_letter_text(account, letter, reason, cause)
         told = set()
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
-            # `_tell` notified the chat itself; another notice may still wait.
+            # `_tell` already notified this chat, or an earlier notice is still waiting.
             is_told = chat.id == place.id or outbox.is_waiting(conn, chat.id, key)
             if not is_told and self.owners.say(conn, chat, f"{key}{day}:{chat.id}", text):
                 told.add(chat.id)
@@ -143,11 +143,11 @@ class _Line:
     """A conversation with unsent rows.
 
     Attributes:
-        again: Something new came since the rows were last read.
-        due_at: When its first row is due by the event loop's clock, if this process put it off.
+        again: Whether new rows came since the last read.
+        due_at: Due time of its first row by the event loop's clock, if this process delayed it.
         flawed: The seq of the row whose sending raised an unexpected exception.
-        flaws: How often it did.
-        by: The replica that sends it; None on SQLite.
+        flaws: How often it raised.
+        by: The replica that sends for it; None on SQLite.
     """
 
     again: bool = False
@@ -158,7 +158,7 @@ class _Line:
 
 
 class Delivery:
-    """Sends the outbox's rows for the adapters of this process; `links` puts secrets into them."""
+    """Sends outbox rows through this process's adapters; `links` inserts the secrets of links."""
 
     def __init__(
         self,
@@ -183,17 +183,17 @@ class Delivery:
         replica.on_news(self._looks.set)
 
     def notify(self, conversation_id: int) -> None:
-        """Hint that a conversation has something to be sent."""
+        """Hint that a conversation has a row to send."""
         self._idle.clear()
         self._waiting.put_nowait(conversation_id)
 
     async def run(self) -> None:
-        """Send until cancelled, beginning with what an earlier process left."""
+        """Send until cancelled, starting with rows of an earlier process."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep(), name="unsent")
             while True:
                 conversation_id = await self._waiting.get()
-                # One task for each conversation: its rows are sent in order, never side by side.
+                # One task per conversation: its rows are sent in order, never concurrently.
                 if conversation_id in self._lines:
                     self._lines[conversation_id].again = True
                     continue
@@ -222,7 +222,7 @@ class Delivery:
             self._looks.clear()
 
     async def wait_idle(self) -> None:
-        """Return when nothing is left that could be sent now."""
+        """Wait until no row can be sent now."""
         await self._idle.wait()
 
     def _note_idle(self) -> None:
@@ -230,7 +230,7 @@ class Delivery:
             self._idle.set()
 
     async def _drain(self, conversation_id: int) -> None:
-        """Send a conversation's rows, also those that come meanwhile."""
+        """Send a conversation's rows, including those added meanwhile."""
         line = self._lines[conversation_id]
         if self._replica.is_shared:
             FENCE.set(lambda: self._replica.holds(line.by))
@@ -242,7 +242,7 @@ class Delivery:
                 log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
                 continue
-            # Nothing is awaited from here on: a later hint begins a new line.
+            # No await from here on: a later hint starts a new line.
             if not line.again:
                 break
         del self._lines[conversation_id]
@@ -250,7 +250,7 @@ class Delivery:
 
     async def _send_all(self, conversation_id: int) -> None:
         due = await self._next_due(conversation_id)
-        # Rows of an account that is not configured wait until it is there again.
+        # Rows of an account without an adapter wait until it is configured again.
         while due is not None and due.account in self._adapters:
             row = {"conversation": conversation_id, "seq": due.message.seq}
             with structlog.contextvars.bound_contextvars(**row, trace=_trace_of(due)):
@@ -268,9 +268,9 @@ class Delivery:
         return await self._database.write(sending.next_due, conversation_id, by)
 
     async def _deliver(self, due: Due) -> Receipt | None:
-        """Send one row when its time has come; None if nothing was shown now."""
+        """Send a row when it is due; return None if it was not shown."""
         if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
-            # At most as long as this process wanted that, whatever is done to the clock since.
+            # Wait no longer than this process decided, even if the wall clock is set meanwhile.
             due_at = self._lines[due.message.conversation].due_at
             wait_s = min(due.in_s, due_at - asyncio.get_running_loop().time())
             if wait_s > 0:
@@ -288,12 +288,12 @@ class Delivery:
         return receipt
 
     async def _send(self, due: Due) -> Receipt | None:
-        """Send one row; None if it is not known to be shown."""
+        """Send a row; return None unless it is known to be shown."""
         message = due.message
         complete = await self._completed(due)
         adapter = self._adapters[due.account]
-        # Where sending twice shows twice, a row that was being sent must be known after a crash:
-        # then the platform is asked for it before anything is sent again (decision 064).
+        # If sending twice shows twice, mark the row first: after a crash the platform is asked
+        # before anything is sent again (decision 064).
         me, write = due.sender or self._replica.id, self._database.write
         if not (adapter.idempotent_sends or await write(sending.mark_sending, message, me)):
             return None
@@ -318,7 +318,7 @@ class Delivery:
         return None
 
     async def _completed(self, due: Due) -> Outgoing:
-        """Add what the row lacks: the file, and the secrets of links."""
+        """Add the row's file and the secrets of its links."""
         message, file = due.message, None
         if due.attachment is not None:
             file = await self._database.read(attachments.outgoing, due.attachment)
@@ -328,7 +328,7 @@ class Delivery:
         return replace(message, payload=shown, file=file)
 
     async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Receipt | None:
-        """Take the buttons off a question, best effort."""
+        """Remove the buttons of a question, best effort."""
         if not withdrawal.message_ref:
             await self._leave_buttons(due, "the question is not shown")
             return None
@@ -357,10 +357,10 @@ class Delivery:
         log.info("buttons_left", reason=reason)
 
     async def _move(self, due: Due, new_chat: str) -> None:
-        """Re-key the chat's conversations; the row is sent there next."""
+        """Move the chat's conversations to its new id, where the row is sent next."""
         address = due.message.address
         move = Move(address.platform, address.account, address.chat, new_chat)
-        # A platform that names the same chat again would have it sent there without end.
+        # A platform that keeps naming the same chat would cause an endless loop.
         if new_chat == address.chat or not await self._database.write(inbox.move, move):
             reason = f"the chat has moved to {new_chat}, where I cannot follow"
             await self._bury(due, reason, "refused")
@@ -369,9 +369,9 @@ class Delivery:
         await self._database.write(sending.postpone, due, 0.0, f"moved to {new_chat}")
 
     async def _record(self, due: Due, receipt: Receipt) -> bool:
-        """Store a receipt; return whether other rows of its conversation wait."""
+        """Store a receipt; return whether more rows of the conversation wait."""
         self._traffic.sent(due.account, due.message.conversation)
-        # However long that takes: the message is shown and must not be again.
+        # Retry as long as it takes: the message is shown and must not be sent again.
         more = None
         while more is None:
             try:
@@ -391,7 +391,7 @@ class Delivery:
     async def _put_off(
         self, due: Due, delay_s: float, reason: str, tries: int = 1, *, is_unknown: bool = False
     ) -> None:
-        # By the loop's clock as well: the database's clock may be set meanwhile.
+        # Also by the loop's clock, since the database's clock may be set meanwhile.
         due_at = asyncio.get_running_loop().time() + delay_s
         self._lines[due.message.conversation].due_at = due_at
         write = self._database.write
@@ -400,11 +400,11 @@ class Delivery:
     async def _try_later(
         self, due: Due, reason: str, retry_after_s: float | None = None, *, is_unknown: bool = False
     ) -> None:
-        """Retry a row later, unless it was tried for long enough.
+        """Schedule a retry, unless the row was tried for long enough.
 
         Args:
-            retry_after_s: As its platform asks; None for a growing pause.
-            is_unknown: It may have been shown: the adapter resolves that, or marks it.
+            retry_after_s: Delay requested by the platform; None for a growing pause.
+            is_unknown: Whether the message may have been shown; the adapter finds out or marks it.
         """
         if await self._has_expired(due, reason):
             return
@@ -414,14 +414,14 @@ class Delivery:
             log.warning("send_outcome_unknown", reason=reason)
         else:
             log.warning("send_delayed", delay_s=round(delay_s, 1), reason=reason)
-        # Else a platform that always asks for an hour would be tried for weeks.
+        # Otherwise a platform that always asks for an hour would be tried for weeks.
         tries = max(int(delay_s / LONGEST_DELAY_S), 1)
         await self._put_off(due, delay_s, reason, tries, is_unknown=is_unknown)
 
     async def _has_expired(self, due: Due, reason: str) -> bool:
-        """Bury a row that was tried for long enough, with rows behind it that waited as long.
+        """Bury a row that was tried for long enough, with later rows that waited as long.
 
-        A clock set forward makes all rows old at once, so there is a least number of tries.
+        A clock set forward would expire all rows at once, so a minimum number of tries applies.
         """
         if due.failures < LEAST_FAILURES:
             return False
@@ -436,9 +436,9 @@ class Delivery:
         return False
 
     async def _fail(self, due: Due, reason: str) -> None:
-        """Count an unexpected exception of an adapter; after `MOST_FAILURES` bury the row.
+        """Count an adapter's unexpected exception; bury the row after `MOST_FAILURES`.
 
-        Until then the message may have been shown.
+        The message may have been shown.
         """
         line, seq = self._lines[due.message.conversation], due.message.seq
         line.flaws = line.flaws + 1 if line.flawed == seq else 1
@@ -467,21 +467,21 @@ def _trace_of(due: Due) -> str:
 
 
 def _end_trace(due: Due, outcome: str) -> None:
-    """End a message's trace if this row is its last word."""
+    """End a message's trace if this row is its final answer."""
     if due.is_last_word and due.asked_at is not None:
         place = dict(zip(("platform", "account"), due.account, strict=True))
         spans.record_root(_trace_of(due), due.asked_at, outcome=outcome, kind=due.kind, **place)
 
 
 def backoff_s(failures: int) -> float:
-    """Return 1, 2, 4, … seconds, at most LONGEST_DELAY_S, spread by a fifth."""
-    # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
+    """Return 1, 2, 4, … seconds up to LONGEST_DELAY_S, with 20 % jitter."""
+    # Limit the exponent: 2.0 ** 1024 overflows a float.
     bound = min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
     return bound * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
 
 
 def least_failures(retry_for_s: float) -> int:
-    """Return the number of tries whose back-offs take LEAST_WAITED of the time; at least 1."""
+    """Return how many tries take LEAST_WAITED of the time in back-offs; at least 1."""
     failures, waited_s = 1, 1.0
     while waited_s < LEAST_WAITED * retry_for_s:
         waited_s += min(2.0 ** min(failures, 10), LONGEST_DELAY_S)

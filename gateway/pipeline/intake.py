@@ -1,8 +1,8 @@
-"""The intake: one durable transaction for everything one call brings.
+"""The intake: commits all updates of one call in one durable transaction.
 
-The sources' cursors are committed with it. Messages that bypass the queue are answered in the same
-transaction, so that an answer exists exactly if its question does. The decision about each message:
-gateway/pipeline/admission.py.
+The cursors of their sources are committed with them. Messages that bypass the queue are answered in
+the same transaction, so an answer exists exactly if its question does.
+gateway/pipeline/admission.py decides about each message.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 PAUSES_S = (0.2, 1.0, 0.0)
-"""Seconds after each failure of a batch; then each of its pieces is admitted alone."""
+"""Seconds to wait after each failure of a batch; then its updates are admitted one by one."""
 NAME_CHARS = 60
-"""Longest name of a sender; the rest is cut off."""
+"""Longest stored name of a sender; the rest is cut."""
 ALONE = (Move, Poison, InboundMessage, Cursor)
-"""In this order: cursors confirm what came before them."""
+"""Order of updates admitted one by one: cursors confirm the updates before them."""
 
 
 class GatewayIntake:
-    """The gateway's side of `adapters.base.Intake`.
+    """The gateway's implementation of `adapters.base.Intake`.
 
     Attributes:
-        tools: Called if the offered tools of MCP servers, or their owners, may have changed.
+        tools: Called when offered MCP tools, or the owners, may have changed.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class GatewayIntake:
         self.rules = rules
 
     def take(self, rules: IntakeRules) -> None:
-        """Use other rules for what comes in from now on."""
+        """Apply new rules to later updates."""
         if rules.access.settings.rate_per_min != self._rate_per_min:
             self._rate_per_min = rules.access.settings.rate_per_min
             self._pairing.limits.take(self._rate_per_min)
         self.rules = rules
 
     def facts(self, chosen: str | None) -> StatusFacts:
-        """Return the figures of the chosen model, None for the default, as they are now."""
+        """Return the current figures of a chosen model; None for the default."""
         return self.rules.model(chosen)
 
     def money(self) -> MoneyRules:
-        """Return the rules of money as they are now."""
+        """Return the current prices and limits."""
         return self.rules.money
 
     async def accept(
@@ -101,7 +101,7 @@ class GatewayIntake:
             try:
                 return await self._commit(pieces, fences)
             except StorageError:
-                raise  # the database or another replica is to blame, not what came
+                raise  # the database or another replica is to blame, not the update
             except Exception:
                 log.exception("batch_not_admitted", messages=len(_those(InboundMessage, pieces)))
                 await asyncio.sleep(pause_s)
@@ -111,14 +111,14 @@ class GatewayIntake:
     async def _commit_alone(
         self, piece: Update | Cursor, fences: Sequence[ReceivingFence]
     ) -> list[Admission]:
-        """Commit one piece of a batch, or put it into quarantine with the reason."""
+        """Commit one update of a batch, or quarantine it with the reason."""
         try:
             return await self._commit([piece], fences)
         except StorageError:
             raise
         except Exception as exc:
             log.exception("update_not_admitted")
-            # Of a database's refusal only its own words, without the statement.
+            # Keep a database's own error text, without the statement.
             why = in_words(getattr(exc, "orig", None) or exc, quoted=True)
             await self._commit(_as_poison(piece, why), fences)
             is_said = isinstance(piece, InboundMessage)
@@ -130,7 +130,7 @@ class GatewayIntake:
         began = time.time()
         cleaned = [_cleaned(message) for message in _those(InboundMessage, pieces)]
         admitted = await self._database.write(self._admit_all, cleaned, pieces, fences)
-        # Hints and log lines come after the commit: listeners read the rows.
+        # Send hints and log after the commit, since listeners read the rows.
         for message, done in zip(cleaned, admitted, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
             _note(message, done.admission, began)
@@ -147,7 +147,7 @@ class GatewayIntake:
         return [done.admission for done in admitted]
 
     def wait_s(self, platform: str, sender: str) -> float:
-        """Return the seconds until a member may send another message, 0 for now."""
+        """Return the seconds until a member may send another message; 0 if now."""
         return self._pairing.limits.wait_s(platform, sender)
 
     async def position(self, source: str) -> int | None:
@@ -155,30 +155,30 @@ class GatewayIntake:
         return await self._database.read(inbox.position, source)
 
     async def positions(self, prefix: str) -> dict[str, int]:
-        """Return the committed positions of all sources with a name prefix."""
+        """Return the committed cursor positions of all sources with a name prefix."""
         return await self._database.read(inbox.positions, prefix)
 
     async def is_conversation(self, address: Address) -> bool:
-        """Whether there is a conversation in this direct chat or thread."""
+        """Whether this direct chat or thread has a conversation."""
         return await self._database.read(conversations.find, address_key(address)) is not None
 
     async def tell_approved(self) -> None:
-        """Inform people whom `parley pair` let in."""
+        """Notify people whom `parley pair` approved."""
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
-        """Show owners the tools' texts that they have not seen yet."""
+        """Show owners the tool descriptions that they have not seen yet."""
         told = await self._database.write(mcp.announce, self._owners, held)
         for conversation_id in told:
             self._wakeups.outbox(conversation_id)
 
     async def answer_as_owner(self, owner: InboundMessage, number: int, said: str) -> ReplyOutcome:
-        """Take an answer that an owner gives in the console; the turn that waits goes on.
+        """Record an owner's answer from the console and resume the waiting turn.
 
         Args:
-            owner: Says who answers (`approvals.by_owner`).
-            said: once, conversation or deny; to a question of the agent the answer.
+            owner: The message that names the owner (see `approvals.by_owner`).
+            said: once, conversation or deny; for a question of the agent, the answer.
         """
         take = approvals.by_owner
         renderers = self._owners.renderers
@@ -187,7 +187,7 @@ class GatewayIntake:
         return outcome
 
     def _follow(self, done: Admitted) -> None:
-        """Report and hint after a decision is committed."""
+        """Log a committed decision and send its hints."""
         if done.happened is not None:
             pairing.report(done.happened)
             if done.happened.kind in {"tool", "bound", "promoted"}:
@@ -195,9 +195,9 @@ class GatewayIntake:
         if done.stops:
             conversation_id = done.admission.conversation or 0
             self._wakeups.stop(conversation_id, done.admission.seq or 0)
-            # A turn that waits for a person does not run: it is claimed once more, to be ended.
+            # A turn that waits for a person is not running: claim it once more to end it.
             self._wakeups.ready(conversation_id)
-            # A message that was dropped may have waited for its files.
+            # A dropped message may have waited for its files.
             self._wakeups.files()
         for settled in done.settled:
             approvals.report(settled)
@@ -208,10 +208,10 @@ class GatewayIntake:
             self._wakeups.outbox(conversation_id)
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
-        """Return the fences for these cursors; none if one process is alone, or without cursors."""
+        """Return the fences for these cursors; empty for a single process or without cursors."""
         if self._accounts.is_alone:
             return []
-        # "platform:account", and behind that what distinguishes several sources of it.
+        # "platform:account", followed by a suffix if the account has several sources.
         sources = {tuple(cursor.source.split(":", 2)[:2]) for cursor in cursors}
         accounts = sorted(each for each in sources if len(each) == 2)
         return [fence for each in accounts if (fence := self._accounts.fence(*each)) is not None]
@@ -226,7 +226,7 @@ class GatewayIntake:
         for held in fences:
             leases.fence_receiving(conn, held)
         inbox.set_aside(conn, _those(Poison, pieces))
-        # Before the messages (see `Intake.accept`): those may come from the chat's new id.
+        # Before the messages, which may come from the chat's new id (see `Intake.accept`).
         for move in _those(Move, pieces):
             inbox.move(conn, move)
         for cursor in _those(Cursor, pieces):
@@ -239,7 +239,7 @@ class GatewayIntake:
         return [admissions.admit(conn, each) for each in messages]
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
-        """Hint at the work that an admission brings."""
+        """Send the hints for an admission."""
         if admission.conversation is None:
             return
         if admission.outcome == "queued":
@@ -249,7 +249,7 @@ class GatewayIntake:
             if message.attachments:
                 self._wakeups.files()
             if self.rules.queue.mode == "interrupt":
-                # Earlier messages are stopped, and this one is answered.
+                # Stop earlier messages and answer this one.
                 self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
         else:
             self._wakeups.outbox(admission.conversation)
@@ -271,7 +271,7 @@ def _as_poison(piece: Update | Cursor, reason: str) -> list[Poison]:
 
 
 def _note(message: InboundMessage, admission: Admission, began: float) -> None:
-    """Trace and log an admission; at debug level if the message brings nothing new."""
+    """Trace and log an admission; at debug level if the message is not new."""
     outcome, conversation, seq = admission.outcome, admission.conversation, admission.seq
     trace = "" if conversation is None or seq is None else spans.trace_of(conversation, seq)
     place = {"platform": message.address.platform, "account": message.address.account}
@@ -290,7 +290,7 @@ def _note(message: InboundMessage, admission: Admission, began: float) -> None:
 
 
 def _cleaned(message: InboundMessage) -> InboundMessage:
-    """Return the message with texts that the database accepts and that the model may read."""
+    """Clean the texts of a message for the database and the model."""
     text, raw = clean_text(message.text), storable(message.raw)
     name = _plain_name(message.sender_name)
     if (text, name, raw) == (message.text, message.sender_name, message.raw):
@@ -300,7 +300,7 @@ def _cleaned(message: InboundMessage) -> InboundMessage:
 
 def _plain_name(name: str) -> str:
     """Return a name on one line, without invisible characters."""
-    # Marks that turn the direction of writing would show an owner another name.
+    # Bidirectional control characters could disguise the name shown to an owner.
     seen = "".join(char for char in name if char.isprintable() or char.isspace())
     plain = " ".join(seen.split())
     return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"

@@ -1,7 +1,7 @@
-"""What a conversation does next, decided in one transaction.
+"""The next step of a conversation, decided in one transaction.
 
-An unfinished turn goes on. Else waiting commands are carried out up to the first message; that
-message, and those that belong to its burst, become the question of the next turn.
+An unfinished turn is resumed. Otherwise waiting commands run up to the first message, which starts
+the next turn together with the other messages of its burst.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,12 +39,12 @@ from gateway.storage.queue.outbox import parts_of
 log = structlog.get_logger()
 
 Take = Callable[[Connection], Held | None]
-"""Takes a conversation, by its lease or by a claim; see `leases`."""
+"""Takes a conversation by its lease or a claim (see `leases`); returns None if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStarter:
-    """Brings a conversation to its next turn; what takes long is done before the decision."""
+    """Starts a conversation's next turn; does slow work before the transaction."""
 
     parts: TurnParts
     next_turn: "NextTurn"
@@ -53,12 +53,12 @@ class TurnStarter:
         self, conversation_id: int, take: Take, *, counts: bool = True
     ) -> "NextStep | None":
         """Begin or resume the conversation's next turn; see `NextTurn.begin`."""
-        # A stop that came before this is in the rows, and must not end the turn behind it.
+        # An earlier stop is stored in the rows and must not end the turn after it.
         shared, mind = self.parts.shared, self.parts.mind
         shared.stops.forget(conversation_id)
-        # The prompts that a beginning may write hold them.
+        # A new segment's prompt contains these files.
         await mind.prompts.files.refresh()
-        # Providers are asked outside of the transaction: each may take seconds.
+        # Ask recall providers outside of the transaction: each may take seconds.
         recall = shared.beside.recall
         notes, origins = await recall.notes(conversation_id) if recall else ((), ())
         recalled = told_with_question(mind.agent.settings, notes)
@@ -79,13 +79,13 @@ class TurnStarter:
         return step
 
     async def give_up(self, lease: Lease, error: str) -> Turn | None:
-        """Make a dead letter of what `start` fails at, and tell its chat.
+        """Make a dead letter of the message that `start` fails at, and notify its chat.
 
         Returns:
             The turn; None if nothing waits any more. A turn that its user has stopped is not a dead
             letter: the caller must end it.
         """
-        # Asked here: the thread that writes knows no recorder.
+        # Read here, since the writer's thread has no span recorder.
         seed = spans.seed_here()
         shared = self.parts.shared
         turn = await shared.database.write(self.next_turn.give_up, lease, error, seed)
@@ -99,7 +99,7 @@ def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) 
     here = turn.lease.conversation
     wakeups.outbox(here)
     wakeups.mark(turn, "failed")
-    # What could not begin has bound nothing that would name it.
+    # A turn that never began has bound no ids to the log.
     trace = spans.trace_of(here, turn.first_seq)
     log.error(
         "turn_buried", attempts=attempts, error=error, conversation=here, turn=turn.id, trace=trace
@@ -108,14 +108,14 @@ def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What a conversation does next.
+    """The next step of a conversation.
 
     Attributes:
-        lease: Released if there is no turn.
-        turn: None if nothing can be answered yet.
-        carried_out: The commands before it, which have been replied to.
-        goes_on: The turn had begun before.
-        stuck: Work is ready without a turn to begin, and would be at any other claim.
+        lease: The lease, released if there is no turn.
+        turn: The turn to run; None if nothing can be answered yet.
+        carried_out: The commands before it, already replied to.
+        goes_on: Whether the turn had begun before.
+        stuck: Whether it is ready but has nothing to begin, now and at any later claim.
     """
 
     lease: Lease
@@ -127,10 +127,10 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """Decides what a leased conversation does next; part of the caller's transaction.
+    """Decides the next step of a leased conversation, in the caller's transaction.
 
     Attributes:
-        base: Returns what requests begin with, by the model chosen for the conversation.
+        base: Returns the start of requests for the model chosen in the conversation.
     """
 
     queue: QueueSettings
@@ -148,14 +148,14 @@ class NextTurn:
         *,
         counts: bool = True,
     ) -> NextStep | None:
-        """Return the next turn, and the commands before it, which have been replied to.
+        """Return the next turn, and the commands before it, already replied to.
 
-        A turn that waits for a person waits on, and so does what comes behind it.
+        A turn that waits for a person keeps waiting, and so do the messages after it.
 
         Args:
-            take: Gets hold of the conversation, or returns None, and nothing is done.
-            recalled: Notes told with the question of a turn that begins (`memory_context`).
-            origins: Taints of a turn that reads them.
+            take: Takes the conversation; if it returns None, nothing is done.
+            recalled: Recalled notes to add to the question of a new turn (`memory_context`).
+            origins: Taints of a turn that reads these notes.
             counts: Whether it counts as an attempt to resume a turn.
         """
         conversations.hold(conn, conversation_id)
@@ -171,7 +171,7 @@ class NextTurn:
         if running is not None:
             return NextStep(lease, running, goes_on=True)
         waiting, active = inbox.queued_in(conn, conversation_id)
-        # An album is several messages, so all wait for the files of any (decision 085).
+        # An album is several messages, so all of them wait for each other's files (decision 085).
         if any(entry.awaits_files for entry in waiting):
             waiting = []
         carried_out: list[InboxEntry] = []
@@ -185,7 +185,7 @@ class NextTurn:
             stuck = leases.release(conn, lease)
             return NextStep(lease, None, carried_out, stuck=stuck)
         if not carried_out:
-            # A command may have begun another segment.
+            # A command may have started another segment.
             held = replace(held, active=active)
         return NextStep(lease, self._begin(conn, held, waiting, base), carried_out)
 
@@ -208,7 +208,7 @@ class NextTurn:
         """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction."""
         turn = turns.take_up(conn, lease)
         if turn is not None and not turn.stopped:
-            # No platform can be asked within a transaction what became of an announced preview.
+            # A transaction cannot ask the platform about an announced preview.
             lost = turn.preview_nonce is not None
             text = f"{notices.REPLACES}\n\n{notices.NEVER_BEGAN}" if lost else notices.NEVER_BEGAN
             text = notices.referring(text, turn, seed)
@@ -222,11 +222,11 @@ class NextTurn:
     def _carry_out(
         self, conn: Connection, held: Held, entry: InboxEntry, base: PromptBase
     ) -> Turn | None:
-        """Carry out a queued command; return the turn that it asks for, if any."""
+        """Run a queued command; return the turn that it asks for, if any."""
         command = registry.by_word().get(entry.command or "")
         if command is not None and command.route is TURN:
             return turns.begin(conn, held, [entry], AskedQuestion(None), base)
-        # A version that does not have the command may have been started since.
+        # A version without this command may have been started since.
         asked: AskedQuestion | str = unknown_text(entry.command or "")
         if command is not None and command.route.when == "queued":
             asked = command.run(QueuedContext(conn, held, entry))
@@ -239,7 +239,7 @@ class NextTurn:
         return None
 
     def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> bool:
-        """Begin a new lineage if `sessions.reset` says so; return whether it did."""
+        """Start a new lineage if `sessions.reset` asks for it; return whether it did."""
         if self.sessions.reset == "none":
             return False
         first_seq = sessions.active(conn, lease.conversation).plan.first_seq
@@ -255,7 +255,7 @@ class NextTurn:
 
 
 def next_turn_of(parts: TurnParts) -> NextTurn:
-    """Build it from the parts of a turn."""
+    """Build a `NextTurn` from the parts of a turn."""
     settings, mind = parts.settings, parts.mind
     return NextTurn(
         settings.queue,
@@ -268,8 +268,8 @@ def next_turn_of(parts: TurnParts) -> NextTurn:
 def burst(waiting: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
     """Return the entries that form one turn: the first, and what `queue.mode` merges with it.
 
-    collect and interrupt take everything up to the next command; followup only what was written
-    within `queue.debounce_ms` of the entry before.
+    collect and interrupt take all entries up to the next command; followup takes entries written
+    within `queue.debounce_ms` of the one before.
     """
     taken = [waiting[0]]
     for entry in waiting[1:]:

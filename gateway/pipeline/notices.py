@@ -1,8 +1,8 @@
-"""What Parley itself shows in chats: notices in words, and reactions on messages.
+"""Parley's own words in chats: notices, and reactions on messages.
 
-Notices are of trouble, failure, stopping, a full window, dead letters. Reactions acknowledge a
-message: received, answered, failed. They are best effort, and no message waits for them: a platform
-that is too slow loses some, since the queues are bounded.
+Notices report trouble, failures, stops, a full window and dead letters. Reactions acknowledge a
+message as received, answered or failed. Reactions are best effort and delay no message: queues are
+bounded, so a slow platform loses some.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ NEVER_BEGAN = (
     "I had to give up on this message: I could not start on it. It is kept for the operator. You"
     " can send it again."
 )
-"""For these `/retry` has nothing to repeat."""
+"""Failures for which `/retry` has nothing to repeat."""
 EXPIRED = (
     "I could not deliver anything here for a long time. I gave up on messages that are too old by"
     " now, so there is a gap above. The operator can still send them, and you can ask me again."
@@ -51,7 +51,7 @@ UNSHOWN = (
     " it; you can also ask me again."
 )
 REPLACES = "(this replaces the unfinished message above)"
-"""In front of a text whose preview may be in the chat and can no longer be found."""
+"""Starts a text whose preview may still be in the chat but cannot be found."""
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 SET_ASIDE = "I could not accept this: it, or this chat, is damaged. The owners can see the reason."
@@ -72,7 +72,7 @@ CONTEXT = {
         " cannot condense this any further, and the answer may fail; a shorter message helps."
     ),
 }
-"""Consequences of a compaction (`agent.ports.CompactionStore.tell`)."""
+"""Notices about a compaction's consequences (`agent.ports.CompactionStore.tell`)."""
 ENDLESS = (
     "The model would not stop, so I stopped it: its answer was far longer than an answer may be."
     " Send /retry to ask again."
@@ -81,7 +81,7 @@ CUT = "\n\n*[the answer reached the output limit and ends here]*"
 
 
 def answer_text(result: TurnResult) -> str:
-    """Return the text of a turn's result; never empty."""
+    """Return the text of a turn's result, never empty."""
     if result.outcome == "refused":
         return f"{result.text}\n\n{REFUSED}".strip()
     if result.outcome == "endless":
@@ -92,23 +92,23 @@ def answer_text(result: TurnResult) -> str:
 
 
 def referring(text: str, turn: Turn, seed: bytes | None = None) -> str:
-    """Add the reference by which a failed turn is found in the log."""
+    """Append the reference that finds a failed turn in the log."""
     reference = spans.reference_of(turn.lease.conversation, turn.first_seq, seed)
     return f"{text}\n\nReference: `{reference}`"
 
 
 def after_part(part: str, text: str) -> str:
-    """Return the part of an answer that was written before it failed, and the notice."""
+    """Append a notice to the part of an answer written before the failure."""
     return f"{part}\n\n*[{text}]*" if part.strip() else text
 
 
 def stopped_text(partial: str) -> str:
-    """Mark the part of an answer that was written before it was stopped."""
+    """Mark the part of an answer written before it was stopped."""
     return f"{partial}\n\n{STOPPED}"
 
 
 def failure_text(failure: ModelError | SpendLimitReached) -> str:
-    """Return the notice that no model answered; it quotes nothing of the provider."""
+    """Return the notice that no model answered, without quoting the provider."""
     if isinstance(failure, SpendLimitReached):
         return _spend_limit_text(failure)
     if isinstance(failure, ModelRefused):
@@ -117,7 +117,7 @@ def failure_text(failure: ModelError | SpendLimitReached) -> str:
 
 
 def fallback_text(chosen: str, answered: str, failure: ModelError | None) -> str:
-    """Return the notice that another model answered than the chosen one."""
+    """Return the notice that a fallback answered instead of the chosen model."""
     why, _, _ = _explained(failure).partition(". ")
     return (
         f"The model chosen here, {messages.quoted(chosen)}, did not answer: {why}."
@@ -126,7 +126,7 @@ def fallback_text(chosen: str, answered: str, failure: ModelError | None) -> str
 
 
 def _explained(failure: ModelError | None) -> str:
-    """Explain why a model did not answer, and in a second sentence what the user can do."""
+    """Explain in one sentence why a model did not answer, in a second what the user can do."""
     if isinstance(failure, ContextOverflow):
         why = (
             "this conversation has grown too long for the model. Send /compress to condense it,"
@@ -139,7 +139,7 @@ def _explained(failure: ModelError | None) -> str:
         )
     elif isinstance(failure, BadRequest):
         why = "the provider refuses the request. Send /retry to try again"
-    # Before its base class: the key is good, so the remedy differs.
+    # Before its base class: the key is valid, so the remedy differs.
     elif isinstance(failure, CreditUsedUp):
         why = (
             "the account at the model provider has no credit left. The operator needs to add credit"
@@ -163,7 +163,7 @@ def _explained(failure: ModelError | None) -> str:
 
 
 def _spend_limit_text(limit: SpendLimitReached) -> str:
-    """Return the notice that a budget is used up; the shared budget's amount is not shown."""
+    """Return the notice about an exhausted budget, without the amount of the shared one."""
     if limit.limit_usd == 0:
         return "I have no budget for answers at the moment; the operator can change that."
     if limit.scope == "sender":
@@ -175,11 +175,11 @@ def _spend_limit_text(limit: SpendLimitReached) -> str:
 
 
 def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
-    """Return the notice for owners about a message that was given up.
+    """Return the owners' notice about an undeliverable message.
 
     Args:
-        account: "platform:name" of the account that it was to go through.
-        reason: As the platform or the client gave it.
+        account: "platform:name" of its account.
+        reason: The error text of the platform or the client.
         cause: `gateway.pipeline.delivery.Cause`.
     """
     where = messages.quoted(account)
@@ -197,26 +197,26 @@ def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
 
 
 AT_ONCE = 4
-"""Reactions that are on their way to one account at a time."""
+"""Concurrent reaction requests per account."""
 WAITING_IN_CHAT = 20
 WAITING = 1000
-"""Longest queues, of one chat and of an account; further reactions are dropped."""
+"""Longest queues of one chat and of one account; further reactions are dropped."""
 REACTION_TIMEOUT_S = 15.0
 
 
 class ReactionQueue:
-    """The reactions of all accounts; those of one chat are shown in order."""
+    """Queues the reactions of all accounts and shows those of one chat in order."""
 
     def __init__(self, adapters: Mapping[tuple[str, str], Adapter]) -> None:
         self._accounts = {account: _Account(adapter) for account, adapter in adapters.items()}
 
     def show(self, question: MessageRef, mark: Reaction) -> None:
-        """Mark a message soon; returns at once. Without a `message_ref` nothing can be marked."""
+        """Queue a reaction and return at once; do nothing without a `message_ref`."""
         if question.message_ref is not None:
             self._accounts[question.address.platform, question.address.account].take(question, mark)
 
     async def run(self) -> None:
-        """Show the reactions until cancelled."""
+        """Show reactions until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for account in self._accounts.values():
                 for _ in range(AT_ONCE):
@@ -224,7 +224,7 @@ class ReactionQueue:
 
 
 class _Account:
-    """The reactions of one account, by chat; a chat is in the line once."""
+    """The reactions of one account by chat; each chat is queued once."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -232,7 +232,7 @@ class _Account:
         self._line: asyncio.Queue[str] = asyncio.Queue()
 
     def take(self, question: MessageRef, mark: Reaction) -> None:
-        """Put a reaction into its chat's queue, unless too many wait."""
+        """Add a reaction to its chat's queue, unless too many wait."""
         chat = question.address.chat
         waiting = self._chats.get(chat)
         if self._line.qsize() >= WAITING if waiting is None else len(waiting) >= WAITING_IN_CHAT:
@@ -244,7 +244,7 @@ class _Account:
             waiting.append((question, mark))
 
     async def work(self) -> None:
-        """Show one reaction after another, each time of the chat that has waited longest."""
+        """Show reactions one by one, always from the chat that has waited longest."""
         while True:
             chat = await self._line.get()
             question, mark = self._chats[chat].popleft()
@@ -254,7 +254,7 @@ class _Account:
             except TimeoutError:
                 log.debug("reaction_timed_out", platform=self._adapter.platform, mark=mark)
             except Exception:
-                # An adapter's bug must not cost the reactions of others.
+                # A bug in one adapter must not stop the reactions of others.
                 log.exception("reaction_failed", platform=self._adapter.platform)
             if self._chats[chat]:
                 self._line.put_nowait(chat)

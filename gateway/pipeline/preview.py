@@ -1,13 +1,12 @@
-"""What people see while a turn runs: the growing answer below the lines of its tools.
+"""The live view of a running turn: its growing answer below the lines of its tools.
 
-It is one message, which the answer replaces; best effort, coalesced, ended before the answer is
-committed. An intent is stored before the message is posted, its id afterwards: if the process is
-killed in between, the next one asks the platform for the message and adopts it. If the platform
-cannot tell, the answer mentions it, so that no half answer stays unexplained. Until then no other
-message is begun.
+It is one message, which the answer replaces: best effort, coalesced, ended before the answer is
+committed. An intent is stored before the message is posted, its id afterwards. If the process is
+killed in between, the next one asks the platform for the message and adopts it; if the platform
+cannot tell, the answer mentions the unfinished message. Until then no other message is started.
 
-`TurnChat` shows everything of a turn: that message, its notices and its last word.
-Names and arguments of tools are the model's words: shown as plain text, short, without secrets.
+`TurnChat` shows everything about a turn: this message, its notices and its final text. The model
+writes names and arguments of tools, so they are shown as short plain text without secrets.
 """
 
 import asyncio
@@ -48,52 +47,52 @@ log = structlog.get_logger()
 WORKING_EVERY_S = 4.0
 """Telegram's "typing" lasts 5 s. Source: its documentation of sendChatAction."""
 SHOW_AGAIN_S = 3.0
-"""A platform passes over a preview that comes too early, and a tool may run for minutes."""
+"""Repeat interval of a preview: platforms skip early ones, and a tool may run for minutes."""
 LAST_PREVIEW_S = 5.0
-"""How long the end of a turn waits for a preview that is on its way."""
+"""Seconds that the end of a turn waits for a preview in transit."""
 LOOK_UP_S = 30.0
-"""How long the end of a turn waits for a platform to say what became of a preview.
+"""Seconds that the end of a turn waits for a platform to find a preview.
 
-Longer than a request may be on its way: its answer could not overtake it anyway.
+Longer than a request may take, so the answer cannot overtake it.
 """
 RETRY_S = 1.0
-"""Pause between two questions to a platform that asks for none."""
+"""Default pause between two queries to a platform."""
 MAX_LINES = 5
 HINT_CHARS = 60
 _NAME_CHARS = 64
 _MAX_ARGUMENTS_CHARS = 100_000
 _READ_CHARS = 2_000
-# The first of these arguments describes a call best.
+# The first of these arguments that a call has describes it best.
 _TELLING = ("command", "path", "url", "query", "pattern", "task", "question", "expression", "name")
 _MARKS = {"running": "🔧", "ok": "✓", "partial": "✓", "waiting": "⏸"}
 _FAILED = "⚠️"
-# Two blanks at the end of a line: a line break within a paragraph of markdown.
+# Two trailing spaces make a line break in Markdown.
 _LINE_BREAK = "  \n"
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 TROUBLE_NOTICE_AFTER = 3
-"""Waits for the model in a turn before the user is told that it takes longer."""
+"""Waits for the model in one turn after which the user gets a notice."""
 LONG_WAIT_S = 15
-"""A wait of this length is reported at once."""
+"""Length of a wait that causes a notice at once, in seconds."""
 
 CallState = ToolStatus | Literal["running", "waiting"]
 
 
 class ToolLines:
-    """The shown lines of a turn's calls; `redact` masks secrets."""
+    """The lines that show a turn's tool calls; `redact` masks secrets."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
-        # Some servers use the id of a call again in a later step, for another call.
+        # Some servers reuse a call id in a later step.
         self._states: dict[tuple[str, str], CallState] = {}
 
     def set(self, call: ToolCall, state: CallState) -> None:
-        """Note a call or its result."""
+        """Set the state of a call."""
         self._states[call["id"], label(call, self._redact)] = state
 
     @property
     def text(self) -> str:
-        """The newest lines, in the order in which the calls began; as markdown, "" for none."""
+        """The newest lines in the order of the calls, as Markdown; "" without calls."""
         newest = [*self._states.items()][-MAX_LINES:]
         lines = [_line(text, state) for (_, text), state in newest]
         if (earlier := len(self._states) - len(lines)) > 0:
@@ -105,13 +104,13 @@ def _line(text: str, state: CallState) -> str:
     mark = _MARKS.get(state, _FAILED)
     if state != "waiting":
         return f"{mark} {text}"
-    # A label begins with the tool's name.
+    # A label starts with the tool's name.
     awaited = "an answer" if text.startswith("clarify") else "approval"
     return f"{mark} {text} (waiting for {awaited})"
 
 
 def label(call: ToolCall, redact: Callable[[str], str]) -> str:
-    """Return a call's tool and a short hint of its arguments, as markdown."""
+    """Return the tool of a call with a short hint of its arguments, as Markdown."""
     function = call["function"]
     name = _NOT_NAME.sub("", function["name"])[:_NAME_CHARS].replace("_", r"\_") or "?"
     hint = _hint(function["arguments"], redact)
@@ -124,7 +123,7 @@ def _hint(raw: str, redact: Callable[[str], str]) -> str:
     if not isinstance(found, str):
         return ""
     text = masked_assignments(redact(found[:_READ_CHARS]))
-    # On one line, without invisible characters and the end of a code span.
+    # One line, without invisible characters or the end of a code span.
     seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text)
     text = " ".join(seen.replace("`", "'").split())
     return text if len(text) <= HINT_CHARS else text[: HINT_CHARS - 1].rstrip() + "…"
@@ -146,23 +145,23 @@ class PreviewRows:
         await self.database.write(turn_journal.set_preview, self.turn, ref)
 
     async def others(self) -> frozenset[str]:
-        """Return the ids of messages that show something else."""
+        """Return the ids of messages that show other content."""
         return await self.database.read(outbox.newest_refs, self.turn.lease.conversation)
 
     async def all_sent(self) -> bool:
-        """Whether the chat shows everything that was said before."""
+        """Whether all earlier rows of the chat were sent."""
         return await self.database.read(outbox.all_sent, self.turn.lease.conversation)
 
 
 class PreviewMessage(PreviewIntent):
-    """One turn's preview.
+    """The preview message of one turn.
 
     Args:
-        nonce: Of a message that an earlier attempt has announced, and whose id is not known.
+        nonce: Nonce of a message announced by an earlier attempt, whose id is unknown.
 
     Attributes:
-        ref: The platform's id of the message; None if there is none.
-        is_lost: It may be in the chat, but the platform cannot tell.
+        ref: The platform's id of the message; None without a message.
+        is_lost: Whether it may be in the chat, but the platform cannot tell.
     """
 
     def __init__(
@@ -194,23 +193,23 @@ class PreviewMessage(PreviewIntent):
 
     @property
     def stands(self) -> bool:
-        """Whether it is or may be in the chat."""
+        """Whether the message is or may be in the chat."""
         return self.ref is not None or self.is_lost
 
     async def shown_as(self, ref: str | None) -> None:
-        """Store the id under which it is shown, if that is new."""
+        """Store a new id of the message."""
         if ref is not None and ref != self.ref:
             self.ref, self._doubted = ref, None
             await self.rows.remember(ref)
 
     async def is_known(self) -> bool:
-        """Whether it can be shown, or shown again; in doubt the platform is asked."""
+        """Return whether the message can be posted or edited; ask the platform if in doubt."""
         if self._doubted is not None:
             await self._look_up()
         return self._doubted is None and not self.is_lost
 
     async def settle(self) -> None:
-        """Find out, at the end of a turn, its id, or that there is none, or that it `is_lost`."""
+        """At the end of a turn, find the message's id, or that it does not exist or `is_lost`."""
         if self._doubted is None:
             return
         with suppress(TimeoutError):
@@ -222,9 +221,9 @@ class PreviewMessage(PreviewIntent):
         self._lose("the platform takes too long")
 
     async def _look_up(self) -> SendDelayed | None:
-        """Ask the platform once; return the delay if it cannot tell now."""
+        """Ask the platform once; return the requested delay if it cannot answer now."""
         others = await self.rows.others()
-        # A post under way may have been refused meanwhile.
+        # A pending post may have been refused meanwhile.
         if (nonce := self._doubted) is None:
             return None
         try:
@@ -234,7 +233,7 @@ class PreviewMessage(PreviewIntent):
         except AdapterError as exc:
             self._lose(str(exc))
         except Exception as exc:
-            # A bug of the adapter must not fail the turn: it would at every attempt.
+            # A bug in the adapter must not fail the turn at every attempt.
             log.exception("preview_failed", platform=self._question.address.platform)
             self._lose(repr(exc))
         else:
@@ -252,11 +251,11 @@ class PreviewMessage(PreviewIntent):
 
 
 class LiveAnswer:
-    """Shows one answer as it grows: `agent.models.base.TextSink` and `agent.ports.Progress`.
+    """Shows a growing answer; implements `agent.models.base.TextSink` and `agent.ports.Progress`.
 
     Args:
-        question: What is answered, and where the answer will appear.
-        lines: Shown above the text.
+        question: The message to answer, with its address.
+        lines: The tool lines above the text.
     """
 
     def __init__(
@@ -269,7 +268,7 @@ class LiveAnswer:
         self._adapter = adapter
         self._question = question
         self.lines = lines
-        # With idempotent sends a preview is not a message, so it has no place in their order.
+        # With idempotent sends a preview is not a message and needs no place in their order.
         self._begun = message.ref is not None or adapter.idempotent_sends
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
@@ -282,15 +281,15 @@ class LiveAnswer:
         self._changed.set()
 
     def restart(self) -> None:
-        """Forget what was pushed; what is shown stays until there is something new."""
+        """Discard the pushed text; the shown text stays until new text comes."""
         self.text = ""
 
     def working(self, call: ToolCall) -> None:
-        """Show that a call runs."""
+        """Show a running call."""
         self.worked(call, "running")
 
     def worked(self, call: ToolCall, status: CallState) -> None:
-        """Show the result of a call."""
+        """Show the status of a finished call."""
         self.lines.set(call, status)
         self._changed.set()
 
@@ -298,9 +297,9 @@ class LiveAnswer:
     async def shown(self) -> AsyncIterator[None]:
         """Show "working" and previews while the body runs.
 
-        At the end a preview that is on its way is waited for: its message id must be known, and it
-        must not overtake the final answer. One that takes longer than `LAST_PREVIEW_S` goes on at
-        the adapter, whose next `send` comes behind it and takes its place.
+        At the end, wait for a preview in transit: its message id must be known, and it must not
+        overtake the final answer. A preview that takes longer than `LAST_PREVIEW_S` continues in
+        the adapter, whose next `send` follows it and replaces it.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -311,13 +310,13 @@ class LiveAnswer:
                 finally:
                     await self._end(working, previews)
         except BaseExceptionGroup as failures:
-            # The caller tells errors apart by their class.
+            # The caller distinguishes errors by class.
             raise failures.exceptions[0] from failures
 
     async def _end(self, working: asyncio.Task[None], previews: asyncio.Task[None]) -> None:
-        """Stop waiting for the adapter; no request is ended by that (`adapters.outbound`)."""
+        """Stop waiting for the adapter; its requests continue (`adapters.outbound`)."""
         self._ended.set()
-        # So that what waits for a change sees the end.
+        # Let waiters for a change see the end.
         self._changed.set()
         working.cancel()
         await asyncio.wait([previews], timeout=LAST_PREVIEW_S)
@@ -332,22 +331,22 @@ class LiveAnswer:
     async def _show_previews(self) -> None:
         with self._best_effort():
             while await self._next_change():
-                # No preview begins above an earlier answer that is still to be sent.
+                # Do not start a preview above an earlier answer that is not sent yet.
                 self._begun = self._begun or await self.message.rows.all_sent()
                 if not (self._begun and await self.message.is_known()):
                     continue
                 status = self.lines.text
                 text = "\n\n".join(part for part in (status, self.text) if part)
-                # Lines of tools change above the answer: then it does not only grow.
+                # Tool lines change above the answer, so the text does not only grow.
                 ref = await self._adapter.preview(
                     self._question, text, self.message.ref, grows=not status, intent=self.message
                 )
                 await self.message.shown_as(ref)
 
     async def _next_change(self) -> bool:
-        """Wait for the least interval and for something new, or to show the tools again.
+        """Wait for the minimum interval and a change, or until the tools are due again.
 
-        Returns False once the answer has ended.
+        Return False once the answer has ended.
         """
         while not self._ended.is_set():
             with suppress(TimeoutError):
@@ -364,7 +363,7 @@ class LiveAnswer:
 
     @contextmanager
     def _best_effort(self) -> Iterator[None]:
-        """Keep an adapter's bug, or a full disk, from ending the turn."""
+        """Keep a bug in the adapter or a full disk from ending the turn."""
         try:
             yield
         except Exception:
@@ -373,10 +372,10 @@ class LiveAnswer:
 
 @dataclass(slots=True)
 class TurnChat:
-    """Where one turn is shown: its growing answer, its notices, its last word, its reactions.
+    """The chat of one turn: shows its growing answer, notices, final text and reactions.
 
     Attributes:
-        waits: How often the turn has waited for a model in trouble.
+        waits: How often the turn has waited for an unavailable model.
     """
 
     turn: Turn
@@ -388,7 +387,7 @@ class TurnChat:
 
     @classmethod
     def of(cls, parts: TurnParts, turn: Turn) -> "TurnChat":
-        """Return the chat of a turn, with the preview that an earlier attempt has left."""
+        """Return the chat of a turn, with the preview of an earlier attempt."""
         shared, place = parts.shared, turn.lease.address
         adapter = shared.adapters[place.platform, place.account]
         message = PreviewMessage(
@@ -403,7 +402,7 @@ class TurnChat:
         return cls(turn, adapter, shared.database, shared.wakeups, live)
 
     async def parts(self, kind: str, text: str) -> list[OutboxPart]:
-        """Return the rows that replace the preview; they mention one that is lost."""
+        """Return the rows that replace the preview; they mention a lost preview."""
         turn, preview, render = self.turn, self.live.message, self.adapter.render
         is_failure = kind in {"failed", "buried"}
         await preview.settle()
@@ -424,10 +423,10 @@ class TurnChat:
         )
 
     async def new_notes(self, own: Iterable[ChatMessage]) -> list[OutboxPart]:
-        """Return the outbox rows that show the turn's new notes, each with *Undo*.
+        """Return outbox rows for the turn's new notes, each with an *Undo* button.
 
         Args:
-            own: The turn's messages; if they do not call `memory`, nothing is read.
+            own: The turn's messages; without a call of `memory` nothing is read.
         """
         calls = (call for message in own for call in message.get("tool_calls") or ())
         if all(call["function"]["name"] != memory.name for call in calls):
@@ -443,11 +442,11 @@ class TurnChat:
         self.wakeups.mark(self.turn, reaction)
 
     async def tell_of_hygiene(self) -> None:
-        """Say that the conversation is condensed first."""
+        """Send the notice that the conversation is being condensed."""
         await self._say(f"turn:{self.turn.id}:hygiene", notices.HYGIENE)
 
     async def tell_of_context(self, what: str) -> None:
-        """Report a consequence of a compaction; a full floor once, until `/new`."""
+        """Send the notice about a compaction; about a full window only once until `/new`."""
         turn = self.turn
         key = f"turn:{turn.id}:{what}"
         if what == "floor":
@@ -455,7 +454,7 @@ class TurnChat:
         await self._say(key, notices.CONTEXT[what])
 
     async def tell_of_trouble(self, failure: ModelError | None) -> None:
-        """Report a model's lasting trouble, once; None: its answer trickles."""
+        """Send one notice about a model's lasting trouble; None means a very slow answer."""
         self.waits += 1
         asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
         has_lasted = failure is None or self.waits == TROUBLE_NOTICE_AFTER
@@ -463,11 +462,11 @@ class TurnChat:
             await self._say(f"turn:{self.turn.id}:trouble", notices.TROUBLE)
 
     async def tell_of_fallback(self, text: str, since: int) -> None:
-        """Report that the chosen model failed, once since it last answered, in turn `since`."""
+        """Report that the chosen model failed, once since its last answer in turn `since`."""
         await self._say(f"conversation:{self.turn.lease.conversation}:fallback:{since}", text)
 
     async def _say(self, key: str, text: str) -> None:
-        """Send a notice during the turn, once for each key."""
+        """Send a notice during the turn, once per key."""
         parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
         await self.database.write(turn_journal.notify, self.turn, parts)
         self.wakeups.outbox(self.turn.lease.conversation)

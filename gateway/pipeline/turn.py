@@ -1,8 +1,8 @@
-"""One turn: load the view, hygiene, run the agent's loop, commit the answer.
+"""One turn: load the view, check hygiene, run the agent's loop, commit the answer.
 
-Hygiene is the safety net before a turn, at 85 % of the window: it compacts a view that has outgrown
-the agent's own compressor, as overnight or by a model with a smaller window. It runs in the turn of
-its conversation, so it never holds up the intake of messages.
+Hygiene is the safety net before a turn, at 85 % of the window. It compacts a view that escaped the
+agent's own compressor, as after a switch to a smaller model. It runs within the turn, so it never
+delays the intake.
 """
 
 import asyncio
@@ -41,17 +41,17 @@ from gateway.storage.reports import spending
 log = structlog.get_logger()
 
 HYGIENE_SHARE = 0.85
-"""Share of the window; fixed, since 50 % would compress on every turn. Source: Hermes."""
+"""Share of the window that triggers hygiene; at 50 % it would run on every turn. Source: Hermes."""
 MIN_MESSAGES = 4
-"""Shorter histories are left alone. Source: Hermes."""
+"""Shorter histories are never compacted. Source: Hermes."""
 HYGIENE_TIMEOUT_S = 30.0
-"""For the summary model; then the extractor takes over."""
+"""Time limit of the summary model; then the extractor takes over."""
 TELL_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class TurnToCommit:
-    """The end of a turn to commit; `text` is for its chat, of that `kind`."""
+    """The end of a turn, with the text of this `kind` for its chat."""
 
     text: str
     end: TurnEnd
@@ -66,10 +66,10 @@ class TurnRunner:
     parts: TurnParts
 
     async def run(self, turn: Turn) -> bool:
-        """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later.
+        """Answer a turn, or end it as cancelled or dead. An exception means: retry later.
 
-        A turn that waits for a person is suspended. Returns whether the lease was released with the
-        answer, since nothing else waits.
+        A turn that waits for a person is suspended. Return whether the lease was released with the
+        answer because nothing else waits.
         """
         started = time.monotonic()
         conversation, place = turn.lease.conversation, turn.lease.address
@@ -93,12 +93,12 @@ class TurnRunner:
             return False
 
     async def _bury(self, turn: Turn, chat: TurnChat, error: str) -> None:
-        """Make a dead letter of a turn, with a notice in its chat."""
+        """Make a dead letter of a turn and notify its chat."""
         parts = await chat.parts("buried", notices.GAVE_UP)
         parts += await chat.new_notes(turn.messages)
         end = TurnEnd("gave_up", error=error)
         await self.parts.shared.database.write(turn_journal.bury, turn, parts, end)
-        # The attempt that was counted for this run is not made.
+        # Do not count the attempt of this run.
         tell_buried(self.parts.shared.wakeups, turn, max(turn.attempt - 1, turn.deaths), error)
 
     async def _answer(self, turn: Turn, chat: TurnChat, started: float) -> bool:
@@ -112,7 +112,7 @@ class TurnRunner:
                 await self._suspend(turn, chat)
                 log.info("turn_suspended", attempt=turn.attempt, reason=str(waiting))
                 return False
-        # After the commit: hints, the log line and the plugins are about stored rows.
+        # Hints, the log line and plugins refer to stored rows, so they follow the commit.
         chat.ended("failed" if done.end.outcome in turn_journal.NO_ANSWER else "answered")
         _log_finished(turn, done.end, totals, started)
         if turn.command is None and (recall := shared.beside.recall) is not None:
@@ -121,16 +121,17 @@ class TurnRunner:
         return totals.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:
-        """End an attempt that waits for a person; its preview stays.
+        """End an attempt that waits for a person, and keep its preview.
 
-        The answer comes below the question, so it must not replace this preview.
+        The answer will appear below the question, so it must not replace this preview.
         """
         database, conversation = self.parts.shared.database, turn.lease.conversation
         own = await database.read(transcript.of_turn, conversation, turn.id)
         said = [text_of(each) for each in own if each["role"] == "assistant"]
         text = next((text for text in reversed(said) if text.strip()), "")
         shown = "\n\n".join(part for part in (text, chat.live.lines.text) if part)
-        # A turn continues once all questions are answered, so two waits never end in the same one.
+        # A turn resumes once all questions are answered, so the newest question identifies the
+        # wait.
         asked = await database.read(questions.newest, conversation)
         await chat.live.message.settle()
         stands = chat.live.message.ref is not None and shown
@@ -151,18 +152,18 @@ class TurnRunner:
             done = TurnToCommit("", TurnEnd("interrupted", await self._cut_off(journal, chat)))
             return done, await self._cancel(journal.turn, chat, done.end)
         except (asyncio.CancelledError, LeaseLost):
-            # The call under way is billed, even if another replica continues the turn.
+            # The interrupted call is billed even if another replica continues the turn.
             lost = await self._cut_off(journal, chat)
             await journal.book([lost] if lost else [])
             raise
         return done, totals
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
-        """Answer, stoppable and with the preview."""
+        """Produce the answer with a preview; the user can stop it."""
         turn = journal.turn
         if turn.stopped:
             raise TurnCancelled(f"turn {turn.id} was stopped before it began again")
-        # No deadline yet: `Stops` sets one when the user stops the turn.
+        # No deadline yet: `Stops` sets it when the user stops the turn.
         scope = asyncio.timeout(None)
         try:
             async with chat.live.shown(), scope:
@@ -174,7 +175,7 @@ class TurnRunner:
                 raise
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
         except (ModelError, SpendLimitReached) as exc:
-            # The visible part of a long answer stays.
+            # Keep the visible part of a long answer.
             own = await self.parts.shared.database.read(
                 transcript.of_turn, turn.lease.conversation, turn.id
             )
@@ -182,7 +183,7 @@ class TurnRunner:
             return TurnToCommit(text, TurnEnd(outcome_of(exc), error=str(exc)), kind="failed")
 
     async def _done(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
-        """Run the agent's loop, or a command that takes a turn."""
+        """Run the agent's loop, or a command that needs a turn."""
         entry = journal.turn.command
         if entry is None:
             return await self._run_loop(journal, chat)
@@ -190,7 +191,7 @@ class TurnRunner:
         return TurnToCommit(*await run(TurnContext(journal, entry.argument, self.parts)))
 
     async def _run_loop(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
-        """Compact the view if it is nearly full, then run the agent's loop."""
+        """Check hygiene, then run the agent's loop."""
         turn, mine = journal.turn, self.parts.mind.agent
         agent = mine.preferring(turn.model)
         if turn.model is not None and turn.model not in choices(mine.models):
@@ -215,14 +216,14 @@ class TurnRunner:
         return TurnToCommit(notices.answer_text(result), TurnEnd(result.outcome, result.call), said)
 
     def _joined(self, own: list[ChatMessage], more: str = "") -> str:
-        """Join and mask the parts of an answer: two halves may be a secret together."""
+        """Join the parts of an answer, then mask secrets: one may be split across parts."""
         return self.parts.mind.agent.approval.redactor.configured(partial_text(own) + more)
 
     async def _cut_off(self, journal: Journal, chat: TurnChat) -> ModelCall | None:
         return await cut_off(journal.in_flight, chat.live.text, self.parts.mind.agent.models)
 
     async def _cancel(self, turn: Turn, chat: TurnChat, end: TurnEnd) -> Totals:
-        """End a stopped turn; a visible preview becomes its last word."""
+        """End a stopped turn; a visible preview becomes its final text."""
         database = self.parts.shared.database
         own = await database.read(transcript.of_turn, turn.lease.conversation, turn.id)
         said = self._joined(own, chat.live.text)
@@ -232,7 +233,7 @@ class TurnRunner:
         shown = notices.stopped_text(said) if said else last_word
         parts = await chat.parts("stopped", shown) if shown else []
         if not parts and turn.asked:
-            # Nothing is delivered that would end its trace.
+            # No delivery will end its trace.
             trace = spans.trace_of(turn.lease.conversation, turn.first_seq)
             spans.record_root(trace, turn.asked[0].at, outcome="cancelled")
         parts += await chat.new_notes(own)
@@ -241,7 +242,7 @@ class TurnRunner:
     async def _tell_of_fallback(
         self, chat: TurnChat, choice: str, answered: ChatModel | None
     ) -> None:
-        """Report that another model answered than the one chosen with `/model`."""
+        """Report that a fallback answered instead of the model chosen with `/model`."""
         agent = self.parts.mind.agent
         known = choices(agent.models)
         others = [name for name, models in known.items() if name != choice and answered in models]
@@ -259,14 +260,14 @@ def hygiene_is_due(tokens: int, window_tokens: int, messages: int) -> bool:
     """Whether a view of this size must be compacted before its turn.
 
     Args:
-        window_tokens: Of the model that will answer.
-        messages: Of the history, without the system message.
+        window_tokens: The window of the model that will answer.
+        messages: Number of messages, without the system message.
     """
     return messages >= MIN_MESSAGES and tokens >= HYGIENE_SHARE * window_tokens
 
 
 async def hygiene(planner: Planner, view: View, tell: Callable[[], Awaitable[None]]) -> None:
-    """Compact the view if that is due; `tell` is called if it takes longer than `TELL_AFTER_S`."""
+    """Compact the view if due; call `tell` if it takes longer than `TELL_AFTER_S`."""
     window_tokens = planner.engine.limits.context_length
     tokens = (await planner.measured(view)).tokens
     is_due = hygiene_is_due(tokens, window_tokens, len(view.entries))
@@ -283,7 +284,7 @@ async def hygiene(planner: Planner, view: View, tell: Callable[[], Awaitable[Non
             done = await planner.compact(view, "hygiene", timeout_s=HYGIENE_TIMEOUT_S)
             telling.cancel()
     except BaseExceptionGroup as failures:
-        # The caller tells errors apart by their class.
+        # The caller distinguishes errors by class.
         raise failures.exceptions[0] from failures
     if done is None:
         log.warning("hygiene_without_effect", tokens=tokens, window_tokens=window_tokens)
@@ -292,7 +293,7 @@ async def hygiene(planner: Planner, view: View, tell: Callable[[], Awaitable[Non
 def _log_finished(turn: Turn, end: TurnEnd, totals: Totals, started: float) -> None:
     last = end.call.usage if end.call else None
     if end.outcome == "provider_failed":
-        # For operators who watch the log for errors.
+        # Operators watch the log for errors.
         log.error("no_model_answered", reason=end.error)
     spans.note(outcome=end.outcome, model_calls=totals.iterations, tool_calls=totals.tool_calls)
     log.info(

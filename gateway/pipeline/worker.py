@@ -1,7 +1,7 @@
-"""The worker: claims conversations, runs their turns, gives them back.
+"""The worker: claims conversations, runs their turns, releases them.
 
-A task exists per conversation only while that has work. Turns of one conversation run one after
-another under its lease; conversations run side by side, `queue.max_concurrent_turns` at most.
+A conversation has a task only while it has work. Turns of one conversation run one after another
+under its lease; at most `queue.max_concurrent_turns` conversations run concurrently.
 """
 
 import asyncio
@@ -32,31 +32,31 @@ from gateway.supervision.crash_journal import as_turn
 log = structlog.get_logger()
 
 TURNS_PER_LEASE = 6
-"""Turns before a busy conversation goes to the end of the line."""
+"""Turns before a busy conversation returns to the end of the queue."""
 POLL_S = 1.0
-"""How long a lost wake-up, or the end of a back-off or a quiet time, can go unnoticed."""
+"""Seconds until a lost wake-up, or the end of a back-off or debounce, is noticed."""
 SWEEP_S = 30.0
 DROPPED_WITHIN_S = 5.0
-"""Longest wait for dropped work; what goes on for longer writes nothing either."""
+"""Longest wait for dropped work, in seconds; work that runs on can no longer write."""
 MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
 RETRY_AFTER_S = 2.0
 LONGEST_RETRY_S = 54.0
-"""Back-off after an unexpected exception, doubled each time; the turn's attempts are counted.
+"""Longest back-off after an unexpected exception, in seconds; it doubles with each attempt.
 
-Below `leases.LONGEST_BACKOFF_S`, as every back-off that is stored."""
+Below `leases.LONGEST_BACKOFF_S`, like every stored back-off."""
 
 
 class BeganNothing(Exception):
-    """A conversation is ready without anything to begin: one of its rows is damaged."""
+    """A conversation is ready but has nothing to begin: one of its rows is damaged."""
 
 
 @dataclass(slots=True, eq=False)
 class TurnKit:
-    """Starts and runs turns by one state of the settings.
+    """Starts and runs turns under one version of the settings.
 
     Attributes:
-        places: Turns that may run at once: fewer than set if descriptors are scarce.
+        places: Limit of concurrent turns; lower than configured if file descriptors are scarce.
     """
 
     starter: TurnStarter
@@ -69,7 +69,7 @@ class TurnKit:
 
 
 class Worker:
-    """Runs the turns of this replica; `drop` is called when that gets another id."""
+    """Runs the turns of this replica; `drop` is called when the replica gets a new id."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Worker:
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._false_starts: dict[int, int] = {}
-        # Failed because of the database: the next attempt is not counted.
+        # The database failed: do not count the next attempt.
         self._uncounted: set[int] = set()
         self._wake = asyncio.Event()
         self._stopping = False
@@ -99,33 +99,33 @@ class Worker:
         self._passed_at: float | None = None
 
     def still_s(self) -> float:
-        """Return the seconds since its last pass (one each `POLL_S`), 0 while it does not run."""
+        """Return the seconds since the last pass (every `POLL_S`); 0 while not running."""
         return 0.0 if self._passed_at is None else time.monotonic() - self._passed_at
 
     def take(self, kit: TurnKit) -> None:
-        """Use another kit for the turns that begin from now on."""
+        """Use another kit for later turns."""
         self._kit = kit
         self._slots.resize(kit.places)
         self.wake()
 
     @property
     def serving(self) -> int:
-        """How many conversations are in work, those that wait for a place included."""
+        """Number of conversations with a task, including those that wait for a slot."""
         return len(self._serving)
 
     @property
     def running(self) -> int:
-        """How many turns run now."""
+        """Number of running turns."""
         return self._slots.running
 
     def notify(self, conversation_id: int) -> None:
-        """Hint at something new in a conversation's inbox."""
+        """Hint that a conversation's inbox changed."""
         self._arrived[conversation_id] = time.monotonic()
         self._hinted[conversation_id] = None
         self._wake.set()
 
     async def drop(self) -> None:
-        """End all work, for at most `DROPPED_WITHIN_S`: other replicas have it by now."""
+        """End all work within `DROPPED_WITHIN_S`: other replicas own it by now."""
         tasks = [service.task for service in self._serving.values() if service.task is not None]
         self._serving.clear()
         for each in tasks:
@@ -135,14 +135,14 @@ class Worker:
         self.wake()
 
     def wake(self, _conversation_id: int | None = None) -> None:
-        """Hint that a conversation can go on; its newest message may be old."""
+        """Hint that some conversation can continue; its newest message may be old."""
         self._looked = -POLL_S
         self._wake.set()
 
     async def run(self) -> None:
-        """Claim and serve until `stop`; then return when the running turns have finished.
+        """Claim and serve until `stop`, then return when the running turns have finished.
 
-        Cancelled, it leaves unfinished turns as they are: they are resumed at the next start.
+        On cancellation unfinished turns stay as stored and are resumed at the next start.
         """
         async with asyncio.TaskGroup() as tasks:
             sweeps = tasks.create_task(self._keep_sweeping(), name="stuck conversations")
@@ -156,14 +156,14 @@ class Worker:
             sweeps.cancel()
 
     def stop(self) -> None:
-        """Begin no further turn."""
+        """Start no further turns."""
         self._stopping = True
         self._wake.set()
 
     def _serve_hinted(self, tasks: asyncio.TaskGroup) -> None:
-        """Start a task for each conversation with new messages; it claims that with a turn.
+        """Start a task for each conversation with new messages; it claims with its first turn.
 
-        They go through the line if there is no room, or if others may be in it before them.
+        Use the queue instead if no slot is free or others may be ahead in it.
         """
         for conversation_id in self._hinted:
             service = self._serving.get(conversation_id)
@@ -176,7 +176,7 @@ class Worker:
         self._hinted.clear()
 
     async def _serve_line(self, tasks: asyncio.TaskGroup) -> None:
-        """Claim ready conversations, in order, and serve them."""
+        """Claim ready conversations in order and serve them."""
         self._looked = time.monotonic()
         room = self._room()
         self._full = room <= 0
@@ -189,7 +189,7 @@ class Worker:
             log.warning("claim_failed", error=str(exc))
             return
         for lease in claimed:
-            # A claim returns all conversations of this replica, also those served already.
+            # A claim returns all conversations of this replica, including those already served.
             service = self._serving.get(lease.conversation)
             if service is None or service.epoch not in {None, lease.epoch}:
                 self._spawn(tasks, Service(lease.conversation, lease, lease.epoch))
@@ -199,10 +199,10 @@ class Worker:
         self._full = room <= 0
 
     def _room(self) -> int:
-        """Return the number of conversations that may wait for places."""
+        """Return how many more conversations may wait for slots."""
         if not self.replica.is_in:
             return 0
-        # Of several replicas none takes what another one has a place for.
+        # A replica must not take conversations for which another has a free slot.
         ahead = 1 if self.replica.is_shared else 2
         return ahead * self._kit.places - len(self._serving) + self._slots.suspects
 
@@ -221,11 +221,11 @@ class Worker:
         self._wake.clear()
 
     async def _serve(self, service: "Service") -> None:
-        """Run a conversation's turns and release it, whatever happens."""
+        """Run a conversation's turns, and always release it."""
         conversation_id, delay_s = service.conversation, 0.0
         more = False
         try:
-            # A busy conversation is left for the end of the line.
+            # A busy conversation returns to the end of the queue.
             for _ in range(TURNS_PER_LEASE):
                 await self._settle(conversation_id)
                 if self._stopping or not await self._run_next(service):
@@ -243,7 +243,7 @@ class Worker:
                 write = self._database.write
                 more = await write(leases.release, service.lease, not_before_s=delay_s)
         except StorageError as exc:
-            # Still owned by this replica: the next claim returns it, and it is served again.
+            # This replica still owns it: the next claim returns it.
             log.warning("release_failed", conversation=conversation_id, error=str(exc))
             await asyncio.sleep(delay_s)
         finally:
@@ -254,11 +254,11 @@ class Worker:
                 self.wake()
 
     async def _run_next(self, service: "Service") -> bool:
-        """Run the next turn once there is a place; return whether the lease is still held."""
-        # A suspect is tried once in a life.
+        """Run the next turn when a slot is free; return whether the lease is still held."""
+        # A suspect is tried once per process.
         lasts_s = self.replica.trials.pop(service.conversation, None)
         async with self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s):
-            # A stop may have come during the wait for a place.
+            # `stop` may have been called during the wait for a slot.
             if self._stopping:
                 return False
             kit = self._kit
@@ -270,19 +270,19 @@ class Worker:
             return not released
 
     async def _next_turn(self, service: "Service", kit: TurnKit) -> Turn | None:
-        """Return the next turn; what cannot begin at several attempts in a row is given up.
+        """Return the next turn; give up a message that repeatedly fails to begin.
 
-        None without a lease.
+        Return None without a lease.
         """
         here = service.conversation
         while True:
             try:
                 turn = await self._begin(service, kit)
             except StorageError:
-                raise  # the disk or another worker is to blame, not what waits
+                raise  # the disk or another worker is to blame, not the message
             except Exception as exc:
                 if service.lease is None:
-                    # The claim was rolled back with the beginning; it is made alone.
+                    # The claim was rolled back with the turn, so claim separately.
                     take = self._taking(service)
                     service.hold(await self._database.write(take))
                 lease = service.lease
@@ -296,12 +296,12 @@ class Worker:
             else:
                 self._false_starts.pop(here, None)
                 return turn
-            # The message behind it is next.
+            # Continue with the next message.
             del self._false_starts[here]
 
     async def _begin(self, service: "Service", kit: TurnKit) -> Turn | None:
-        """Begin the next turn, if any; the first one together with the claim."""
-        # Earlier hints are about rows that are read now.
+        """Begin the next turn, if any; the first together with the claim."""
+        # Earlier hints refer to rows that are read now.
         service.hinted = False
         here = service.conversation
         counts = here not in self._uncounted
@@ -309,7 +309,7 @@ class Worker:
             step = await kit.starter.start(here, self._taking(service), counts=counts)
         except StorageError as exc:
             if isinstance(exc, CommitUnknown):
-                # It may have begun, and nothing has run.
+                # The turn may have begun, but nothing ran.
                 self._uncounted.add(here)
             if service.lease is not None:
                 raise
@@ -317,47 +317,47 @@ class Worker:
             return None
         self._uncounted.discard(here)
         if step is None:
-            # It has gone through the line meanwhile, or has to.
+            # The conversation has gone through the queue meanwhile, or has to.
             self.wake()
             return None if service.lease is None else await self._begin(service, kit)
         service.hold(step)
         if step.turn is None:
             service.lease = None
             if step.stuck:
-                # As anything that cannot begin: with a growing pause, and given up in the end.
+                # Handled like any message that cannot begin: a growing pause, then giving up.
                 raise BeganNothing(f"conversation {here} is ready, and none of its messages is")
         return step.turn
 
     def _taking(self, service: "Service") -> Take:
-        """Return the step that takes a conversation: by its lease, or by a claim."""
+        """Return the function that takes a conversation by its lease or a claim."""
         if service.lease is not None:
             return partial(leases.look, lease=service.lease)
         claim = partial(leases.take, replica_id=self.replica.id, accounts=self._accounts)
         return partial(claim, conversation_id=service.conversation)
 
     async def _give_up(self, lease: Lease, reason: str, kit: TurnKit) -> bool:
-        """Give up what cannot begin; False if nothing waits any more."""
+        """Give up a message that cannot begin; return False if nothing waits any more."""
         turn = await kit.starter.give_up(lease, reason)
         if turn is not None and turn.stopped:
             await kit.runner.run(turn)
         return turn is not None
 
     async def _run_one(self, turn: Turn, kit: TurnKit) -> bool:
-        """Run a turn; return whether the lease was given back with its answer."""
-        # Until the next turn begins: later failures of this task belong to it as well.
+        """Run a turn; return whether the lease was released with its answer."""
+        # Keep the trace until the next turn: later failures of this task belong to it.
         trace = trace_of(turn.lease.conversation, turn.first_seq)
         structlog.contextvars.bind_contextvars(trace=trace)
         try:
             return await as_turn(turn.id, kit.runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
-                # Only failures of the turn itself count (decision 065). A lost lease was released
+                # Count only failures of the turn itself (decision 065). A lost lease was released
                 # with the answer.
                 with suppress(LeaseLost):
                     await self._database.write(turns.forgive_attempt, turn)
             raise
         except StorageUnavailable:
-            # The disk is to blame, not the turn, and may still fail.
+            # The disk is to blame, not the turn, and may fail again.
             self._uncounted.add(turn.lease.conversation)
             await self._database.write(turns.forgive_attempt, turn)
             self._uncounted.discard(turn.lease.conversation)
@@ -366,7 +366,7 @@ class Worker:
     async def _settle(self, conversation_id: int) -> None:
         """Wait until a burst of messages has paused for `queue.debounce_ms`.
 
-        By the monotonic clock, and not stored: a step of the wall clock must not hold up a
+        Uses the monotonic clock and stores nothing: a step of the wall clock must not delay a
         conversation (decision 067).
         """
         debounce_s = self._kit.queue.debounce_ms / 1000
@@ -387,7 +387,7 @@ class Worker:
                 log.warning("sweep_failed", error=str(exc))
 
     async def _sweep(self) -> None:
-        # What `/stop` dropped is never served; a burst this old has paused anyway.
+        # Messages dropped by `/stop` are never served; a burst this old has paused anyway.
         paused = time.monotonic() - self._kit.queue.debounce_ms / 1000
         self._arrived = {each: at for each, at in self._arrived.items() if at > paused}
         stuck = await self._database.write(leases.ready_stuck)
@@ -398,12 +398,12 @@ class Worker:
 
 @dataclass(slots=True)
 class Service:
-    """A conversation that a task serves.
+    """A conversation served by a task.
 
     Attributes:
-        lease: None before it is claimed, and once it was given back.
-        epoch: Of its lease, also once that was given back; None before it is claimed.
-        hinted: Whether something new may not have been seen.
+        lease: The lease; None before the claim and after the release.
+        epoch: The epoch of the latest lease; None before the claim.
+        hinted: Whether the inbox may have unread rows.
     """
 
     conversation: int
@@ -413,18 +413,18 @@ class Service:
     task: asyncio.Task[None] | None = None
 
     def hold(self, found: Held | NextStep | None) -> None:
-        """Go on under the lease that was found, if one was."""
+        """Continue under a found lease, if any."""
         if found is not None:
             self.lease, self.epoch = found.lease, found.lease.epoch
 
 
 class Slots:
-    """At most `limit` turns at once, first come, first served; suspects run beside them.
+    """At most `limit` turns at once, first come, first served; suspects run in addition.
 
-    A suspect takes no place from others, so it cannot hold them back (decision 016).
+    A suspect takes no slot from others, so it cannot delay them (decision 016).
 
     Attributes:
-        suspects: How many suspects have a place, or wait for their trial.
+        suspects: Number of suspects that run or wait for their trial.
     """
 
     def __init__(self, limit: int) -> None:
@@ -437,12 +437,12 @@ class Slots:
 
     @property
     def running(self) -> int:
-        """How many turns have a place."""
+        """Number of turns with a slot."""
         return self._taken + self._tried
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Hold one place while the body runs."""
+        """Hold a slot while the body runs."""
         place = asyncio.get_running_loop().create_future()
         self._line.append(place)
         self._admit()
@@ -450,18 +450,18 @@ class Slots:
             await place
             yield
         finally:
-            # A wait that was cancelled never got its place.
+            # A cancelled wait never got its slot.
             if not place.cancelled():
                 self._taken -= 1
                 self._admit()
 
     def resize(self, limit: int) -> None:
-        """Have another number of places; turns that have one too many end as they would."""
+        """Change the number of slots; surplus turns run to their end."""
         self._limit = limit
         self._admit()
 
     def _admit(self) -> None:
-        """Give the free places to the first in line."""
+        """Give free slots to the first in line."""
         while self._line and self._taken < self._limit:
             place = self._line.popleft()
             if not place.cancelled():
@@ -470,13 +470,13 @@ class Slots:
 
     @asynccontextmanager
     async def on_trial(self, lasts_s: float) -> AsyncIterator[None]:
-        """Hold a place of its own while the body runs; for `lasts_s` no other suspect begins."""
+        """Hold a separate slot while the body runs; no other suspect begins for `lasts_s`."""
         self.suspects += 1
         try:
             await self._trial.acquire()
             with ExitStack() as trial:
                 trial.callback(self._trial.release)
-                # After that time it is cleared: the next one may begin.
+                # The suspect is cleared after this time, and the next may begin.
                 timer = asyncio.get_running_loop().call_later(lasts_s, trial.close)
                 trial.callback(timer.cancel)
                 self._tried += 1
