@@ -1,1 +1,1 @@
-"""Who may talk: roles, pairing, sign-ins to the web chat, rate limits."""
+"""Access control: roles, pairing, sign-in to the web chat, rate limits."""

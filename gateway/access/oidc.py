@@ -1,8 +1,8 @@
 """The identity provider of the web chat (OpenID Connect).
 
-The authorization code flow with PKCE, by authlib: an extra, imported if a provider is configured.
-A browser is sent to the provider with one secret in a cookie; `state`, `nonce` and PKCE's verifier
-are made of it, so nothing is kept here, and only the browser that left is accepted back.
+The authorization code flow with PKCE, by authlib, an optional dependency that is imported if a
+provider is configured. The browser keeps one secret in a cookie; `state`, `nonce` and PKCE's
+verifier are derived from it, so the server stores nothing and accepts only the same browser back.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ log = structlog.get_logger()
 
 SECRET_BYTES = 32
 TIMEOUT_S = 10.0
-"""Of one answer of the provider; all requests of a sign-in have twice as long."""
+"""Time limit for one response of the provider; a whole sign-in has twice as long."""
 REST_S = 5.0
-"""Pause after a provider did not return its metadata."""
+"""Pause after the provider's metadata could not be fetched, in seconds."""
 _MALFORMED = (TimeoutError, ValueError, KeyError, TypeError)
-"""Raised by an answer that is late or malformed."""
+"""Exceptions of a late or malformed response."""
 LEEWAY_S = 60
-"""Accepted difference of the clocks."""
+"""Accepted clock skew."""
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
-"""With key pairs: no public key may be taken for a shared secret, and no token for a signed one."""
+"""Asymmetric only: a public key must not serve as a shared secret, nor "none" as a signature."""
 WANTED = {"email": ("email", "email_verified"), "group": ("groups",)}
-"""By kind of an entry in the settings: the claims that it needs next to the ID token."""
+"""Claims needed for each kind of entry in the settings."""
 
 
 class WrongAnswer(Exception):
-    """The answer does not prove an identity; `reason` is for the log and the audit log."""
+    """The response does not prove an identity; `reason` is for the logs."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user as the provider names them; `email` is "" if the provider has not verified it."""
+    """A user as named by the provider; `email` is "" unless verified."""
 
     issuer: str
     subject: str
@@ -64,12 +64,12 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """The lasting key of the user; an issuer is a URL, which has no blank."""
+        """The permanent key of the user: "issuer subject"; an issuer is a URL without spaces."""
         return storable(f"{self.issuer} {self.subject}")
 
 
 def entry_for(identity: Identity, allowed: Mapping[str, Any]) -> str | None:
-    """Return the first entry of the settings that lets a user in, if any."""
+    """Return the first entry of the settings that admits a user, if any."""
     fits = {f"subject:{identity.subject}", *(f"group:{group}" for group in identity.groups)}
     if identity.email:
         fits.add(f"email:{identity.email.casefold()}")
@@ -78,12 +78,12 @@ def entry_for(identity: Identity, allowed: Mapping[str, Any]) -> str | None:
 
 
 def identity_provider(settings: WebSettings) -> "Provider | None":
-    """Return the identity provider of the settings."""
+    """Build the configured identity provider, if any."""
     return Provider(settings.oidc, settings.callback_url) if settings.auth == "oidc" else None
 
 
 class Provider:
-    """Asks an identity provider for a browser's user; its metadata is fetched once."""
+    """Identifies a browser's user through an identity provider, whose metadata is fetched once."""
 
     def __init__(
         self, settings: OidcSettings, callback_url: str, clock: Clock = time.monotonic
@@ -100,11 +100,11 @@ class Provider:
 
     @property
     def host(self) -> str:
-        """The name that people know."""
+        """The provider's host name, shown to people."""
         return urlsplit(self._issuer).netloc
 
     async def lead_out(self) -> Errand:
-        """Return the redirect of a browser to the provider.
+        """Return the redirect to the provider.
 
         Raises:
             ProviderUnreachable: Its metadata cannot be fetched.
@@ -121,11 +121,11 @@ class Provider:
         return Errand(url, secret)
 
     async def identify(self, answer: ProviderAnswer) -> Identity:
-        """Return the user that the provider names for a browser that comes back.
+        """Return the user of a browser that comes back from the provider.
 
         Raises:
-            ProviderUnreachable: The provider does not answer, or its answer is malformed.
-            WrongAnswer: The browser was not sent there, or the provider does not vouch for it.
+            ProviderUnreachable: The provider's response is missing or malformed.
+            WrongAnswer: The browser was not sent there, or the provider does not confirm the user.
         """
         state = _made_of(answer.secret, "state")
         if not answer.secret or not hmac.compare_digest(state.encode(), answer.state.encode()):
@@ -150,14 +150,14 @@ class Provider:
     async def _checked(
         self, client: Any, token: Mapping[str, Any], nonce: str
     ) -> Mapping[str, Any]:
-        """Return the claims of an ID token that is signed, for us, now, and for this browser."""
+        """Return the claims of an ID token after checking signature, audience, time and nonce."""
         signed = token.get("id_token")
         if not isinstance(signed, str):
             raise WrongAnswer("oidc_token")
         try:
             decoded = self._library.decode(signed, self._keys)
         except self._library.UnknownKey:
-            # Providers change their keys; a made-up key costs its sender a code.
+            # Providers rotate keys; a forged key id costs the attacker an authorization code.
             await self._learn_keys(client)
             decoded = self._library.decode(signed, self._keys)
         must_be = {"iss": self._issuer, "aud": self._settings.client_id}
@@ -178,7 +178,7 @@ class Provider:
     async def _completed(
         self, client: Any, token: Mapping[str, Any], claims: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Add the claims that the settings need and that many providers return only on request."""
+        """Add the claims that the settings need; many providers return them only on request."""
         kinds = {entry.partition(":")[0] for entry in self._settings.allowed}
         wanted = {name for kind in kinds for name in WANTED.get(kind, ())} - claims.keys()
         address = (self._metadata or {}).get("userinfo_endpoint")
@@ -188,7 +188,7 @@ class Provider:
         told = await _json(client, address, headers=bearer)
         if told.get("sub") != claims["sub"]:
             raise WrongAnswer("oidc_userinfo")
-        # The provider vouches for this address, not for another one in the token.
+        # The verification applies to this address, not to another one in the token.
         vouched = "email_verified" in claims
         kept = {name: each for name, each in claims.items() if vouched or name != "email"}
         return {**told, **kept}
@@ -209,12 +209,12 @@ class Provider:
         )
 
     async def _learned(self, client: Any) -> dict[str, Any]:
-        """Return the provider's metadata, fetched once."""
+        """Fetch the provider's metadata once."""
         async with self._learning:
             if self._metadata is None:
                 if self._clock() < self._rests_until:
                     raise ProviderUnreachable(self._unreachable)
-                # Only a whole answer ends the rest: many may ask while the provider is down.
+                # Only a complete response ends the pause: many may ask while the provider is down.
                 self._rests_until = self._clock() + REST_S
                 metadata = await self._discovered(client)
                 await self._learn_keys(client, metadata)
@@ -238,7 +238,7 @@ class Provider:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Any]:
-        """Yield a client of the provider; all its errors become our two."""
+        """Yield a client of the provider that maps all errors to our two."""
         secret = self._settings.client_secret
         try:
             client = self._library.Client(
@@ -273,7 +273,7 @@ class Provider:
 
 
 def _client_auth(metadata: Mapping[str, Any], settings: OidcSettings) -> str:
-    """Return the method of sending the client's secret; without one PKCE alone protects."""
+    """Return the client authentication method; without a secret only PKCE protects."""
     if settings.client_secret is None:
         return "none"
     # The default of a provider: OpenID Connect Discovery 1.0, section 3.
@@ -291,13 +291,13 @@ async def _json(client: Any, url: str, **request: Any) -> dict[str, Any]:
 
 
 def _made_of(secret: str, purpose: str) -> str:
-    """Return a value that only the bearer of the secret can make, and that does not reveal it."""
+    """Derive a value that only the holder of the secret can compute and that does not reveal it."""
     digest = hashlib.sha256(f"{purpose}:{secret}".encode(errors="surrogateescape")).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 class _Library:
-    """The parts of authlib, and of joserfc below it, that are used here."""
+    """The parts of authlib and joserfc used here."""
 
     def __init__(self) -> None:
         try:
@@ -317,9 +317,9 @@ class _Library:
         self.UnknownKey = errors.InvalidKeyIdError
         self.key_set = jwk.KeySet.import_key_set
         self._decode = jwt.decode
-        # Providers add header parameters of their own; those that must be understood are refused.
+        # Providers add their own header parameters; critical ones are refused.
         self._registry = jws.JWSRegistry(algorithms=list(ALGORITHMS), strict_check_header=False)
 
     def decode(self, signed: str, keys: Any) -> Any:
-        """Return a token with a valid signature."""
+        """Decode a token and verify its signature."""
         return self._decode(signed, keys, registry=self._registry)

@@ -1,8 +1,8 @@
-"""Pairing: how a stranger is let in, and how a bot gets its first owner.
+"""Pairing: admits strangers and binds a bot's first owner.
 
-A stranger in a direct chat gets a code; an owner approves or denies it, in a chat (`/pair`) or with
-`parley pair`. The sender of the code that is printed at the start becomes the first owner. All of
-it is part of the transaction that admits a message.
+A stranger in a direct chat gets a code; an owner approves or denies it in a chat (`/pair`) or with
+`parley pair`. Whoever sends the code printed at start becomes the first owner. Everything happens
+in the transaction that admits the message.
 """
 
 import hmac
@@ -38,11 +38,11 @@ from gateway.storage.queue.outbox import parts_of
 log = structlog.get_logger()
 
 PENDING_PER_ACCOUNT = 100
-"""Requests that wait; of more, the oldest expire."""
+"""Most waiting requests of an account; beyond it the oldest expire."""
 CODES_PER_HOUR = 300
-"""Codes of one account; more strangers get no answer and no row."""
+"""Most codes of an account; further strangers get no answer and no row."""
 NOTICES_PER_HOUR = 10
-"""Requests that are shown to owners one by one."""
+"""Requests shown to owners one by one; more are summed up."""
 
 ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
@@ -50,7 +50,7 @@ CODE_CHARS = 8
 COMMAND_LINE = "command line"
 _BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
 _LONGEST = 64
-"""Characters; a longer text is not a code."""
+"""Longest text, in characters, that may be a code."""
 _GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
 
 
@@ -70,11 +70,11 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something for the log, once it is committed.
+    """An event to log after the commit.
 
     Attributes:
         kind: "tool" (a decision about a tool of an MCP server) is in the audit log, not here.
-        by: The author of a decision: "platform:sender id", "command line", or "".
+        by: Who decided: "platform:sender id", "command line", or "".
     """
 
     kind: Kind
@@ -85,7 +85,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The result of a decision: a text for its author; `happened` is None if nothing changed."""
+    """A decision's reply, and its event; None if nothing changed."""
 
     text: str
     happened: Happening | None = None
@@ -93,7 +93,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Lets in the first owner, and the people that owners approve."""
+    """Admits the first owner and the people approved by owners."""
 
     owners: Owners
     limits: AdmissionLimits
@@ -101,7 +101,7 @@ class Pairing:
     def code_of(
         self, conn: Connection, message: InboundMessage
     ) -> Literal["right", "wrong"] | None:
-        """Compare a direct message with the first owner's code; None if it is not a code."""
+        """Compare a direct message with the owner code; return None if it is not a code."""
         code = code_in(message.text) if message.chat_kind == "dm" else None
         if code is None:
             return None
@@ -111,7 +111,7 @@ class Pairing:
         return "right" if same_code(code, wanted) else "wrong"
 
     def bind(self, conn: Connection, message: InboundMessage) -> bool:
-        """Make the sender of the code the first owner; False if another sender has used it."""
+        """Make the sender the first owner; return False if the code is already used."""
         if not members.take_owner_code(conn, code_in(message.text) or ""):
             return False
         whom = (message.address.platform, message.sender)
@@ -122,7 +122,7 @@ class Pairing:
         return True
 
     def takes_request(self, conn: Connection, message: InboundMessage) -> bool:
-        """Whether a stranger gets a code for this message, and owners are asked."""
+        """Whether this message gives a stranger a code and asks the owners."""
         address = message.address
         return (
             self.owners.access.settings.mode == "pairing"
@@ -132,7 +132,7 @@ class Pairing:
         )
 
     def ask(self, conn: Connection, message: InboundMessage, place: Conversation) -> set[int]:
-        """Give a stranger a code and inform owners; returns the conversations that get a text."""
+        """Give a stranger a code and notify owners; return the conversations with a new text."""
         code = new_code()
         request_id = members.enter_request(conn, message, message.sender_name, code, place.id)
         address = message.address
@@ -145,9 +145,9 @@ class Pairing:
         return {place.id, *self._tell_owners(conn, message, request_id, owners)}
 
     def tell_approved(self, conn: Connection) -> set[int]:
-        """Inform strangers who were approved lately; returns their conversations.
+        """Notify recently approved strangers; return their conversations.
 
-        If the account is off, a later start informs them.
+        If their account is off, a later start notifies them.
         """
         told = set()
         for request in members.approved(conn):
@@ -158,23 +158,23 @@ class Pairing:
                 self.owners.say(conn, place, key, APPROVED)
                 told.add(place.id)
         if members.asked_lately(conn) <= NOTICES_PER_HOUR:
-            # An owner who is new in the settings could not be informed before.
+            # An owner new in the settings could not be notified before.
             told |= self.announce(conn)
         return told
 
     def announce(self, conn: Connection) -> set[int]:
-        """Inform owners of waiting requests, once in each chat; returns these chats.
+        """Notify owners of waiting requests, once per chat; return these chats.
 
-        Of many, the newest are shown one by one.
+        If there are many, only the newest are shown one by one.
         """
         told: set[int] = set()
-        # Usually no request waits; then the owners' chats are not looked up.
+        # Usually no request waits; then skip the lookup of the owners' chats.
         if not (pending := members.pending(conn)):
             return told
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
             for request in pending[-NOTICES_PER_HOUR:]:
                 text, choices = request_notice(request)
-                # The key of an outbox row is unique: a chat gets the text once.
+                # The unique key of an outbox row limits the text to once per chat.
                 key = f"pairing:{request.id}:owner:{chat.id}"
                 if self.owners.say(conn, chat, key, text, choices):
                     told.add(chat.id)
@@ -184,10 +184,10 @@ class Pairing:
         return told
 
     def point_to_door(self, conn: Connection, message: InboundMessage) -> set[int]:
-        """Tell a stranger who mentions the bot where to ask to be let in, once a day.
+        """Tell a stranger who mentions the bot where to request access, once a day.
 
-        It is a reply in the channel, and opens no thread. Only on platforms where a bot's profile
-        does not show how to ask.
+        The reply stays in the channel and opens no thread. Used only on platforms where a bot's
+        profile does not show how to ask.
         """
         here, registered = message.address, by_name().get(message.address.platform)
         answers_strangers = registered is not None and registered.answers_strangers
@@ -198,11 +198,11 @@ class Pairing:
             return set()
         if self.limits.count(message, ["doors"]):
             return set()
-        # A thread that an answer would open has the id of the message (decision 087).
+        # A thread opened by an answer has the id of the message (decision 087).
         opened = here.thread == message.message_ref
         place = replace(here, thread=None) if opened else here
         said = replace(message, address=place, text="", attachments=())
-        # No session key: the bot has no conversation here.
+        # A key that is not a session's: the bot has no conversation here.
         row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
         render = self.owners.renderers[here.platform, here.account]
         parts = parts_of(render, key, WHERE_TO_ASK, reply_to=message.message_ref)
@@ -216,7 +216,7 @@ class Pairing:
         request_id: int,
         owners: list[tuple[str, str]],
     ) -> set[int]:
-        """Inform owners of a request: one by one, or that many wait; returns their chats."""
+        """Notify owners of a request, or that many wait; return their chats."""
         is_one_by_one = members.asked_lately(conn) <= NOTICES_PER_HOUR
         if not is_one_by_one and self.limits.count(message, ["summaries"]):
             return set()
@@ -238,7 +238,7 @@ def _is_said(conn: Connection, key: str) -> bool:
 
 
 def report(happening: Happening) -> None:
-    """Log what happened; never a code."""
+    """Log an event without its code."""
     platform, sender, by = happening.platform, happening.sender, happening.by
     match happening.kind:
         case "bound":
@@ -262,12 +262,12 @@ def report(happening: Happening) -> None:
 
 
 async def owner_code(database: Database, settings: Settings, replica_id: int) -> str | None:
-    """Make the code of the first owner at a start, which prints it.
+    """Create the owner code that is printed at start.
 
-    The code of an earlier start is void from now on, unless a live replica has printed it.
+    It replaces the code of an earlier start unless a live replica printed that.
 
     Returns:
-        None if none is needed: an owner exists, the mode is not pairing, or no platform is on.
+        The code; None if an owner exists, the mode is not pairing, or no platform is on.
     """
     wanted = settings.access.mode == "pairing" and not settings.access.owners
     code = new_code() if wanted and settings.platforms.on() else None
@@ -275,10 +275,10 @@ async def owner_code(database: Database, settings: Settings, replica_id: int) ->
 
 
 def agree_on_code(conn: Connection, code: str | None, replica_id: int) -> str | None:
-    """Return the first owner's code: this new one, or that of live replicas."""
-    # Of two replicas that start at once the second finds the code of the first.
+    """Return the valid owner code: the given one, or that of live replicas."""
+    # If two replicas start together, the second finds the code of the first.
     leases.one_at_a_time(conn)
-    # An owner by a code is in the database, not in the settings.
+    # Owners by code are in the database, not in the settings.
     if members.owners(conn):
         code = None
     if code is not None and not leases.is_alone(conn, replica_id):
@@ -289,14 +289,14 @@ def agree_on_code(conn: Connection, code: str | None, replica_id: int) -> str | 
 
 def new_code() -> str:
     """Return a code that cannot be guessed."""
-    # Eight of 31 signs make 40 bits; codes of `random` could be predicted from a few.
+    # Eight of 31 characters make 40 bits; `random` would be predictable.
     return "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
 
 
 def code_in(text: str) -> str | None:
-    """Return a text's code, also behind `/pair` or `/start`; None for other texts.
+    """Return the code in a text, also after `/pair` or `/start`; None for other texts.
 
-    Small letters, blanks and hyphens do not matter.
+    Case, spaces and hyphens are ignored.
     """
     text = text.strip()
     if len(text) > _LONGEST:
@@ -307,12 +307,12 @@ def code_in(text: str) -> str | None:
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two codes are equal; the time does not reveal where they differ."""
+    """Compare two codes in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
 def approve(conn: Connection, code: str, by: str) -> Decided:
-    """Let the sender of a request in; doing it twice changes nothing."""
+    """Admit the sender of a request; idempotent."""
     request = _request_of(conn, code)
     if request.state == "approved":
         return Decided(f"{who(request)} already has access.")
@@ -325,7 +325,7 @@ def approve(conn: Connection, code: str, by: str) -> Decided:
 
 
 def deny(conn: Connection, code: str, by: str) -> Decided:
-    """Refuse a request: its sender cannot ask again for a day."""
+    """Refuse a request; its sender cannot ask again for a day."""
     request = _request_of(conn, code)
     if request.state == "approved":
         remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
@@ -340,7 +340,7 @@ def deny(conn: Connection, code: str, by: str) -> Decided:
 
 def _request_of(conn: Connection, code: str) -> PairingRequest:
     wanted = code_in(code) or ""
-    # All codes are compared, so that the time does not reveal which one matches.
+    # Compare all codes, so that timing does not reveal which one matches.
     found = [each for each in members.decidable(conn) if same_code(each.code, wanted)]
     if not found:
         raise NotFound("There is no such code, or it has expired.")
@@ -359,7 +359,7 @@ def revoke(conn: Connection, target: str, by: str) -> Decided:
 
 
 def change_role(conn: Connection, target: str, role: members.Role, by: str) -> Decided:
-    """Make a person who was let in ("platform:sender id") an owner, or a member again."""
+    """Make an admitted person ("platform:sender id") an owner or a member."""
     platform, _, sender = target.strip().partition(":")
     before = members.role(conn, platform, sender)
     if before is None:
@@ -390,12 +390,12 @@ def _decided(
 
 
 def who(asker: PairingRequest | Member) -> str:
-    """Return a person's name, platform and id; the name is not markup."""
+    """Return a person's escaped name, platform and id."""
     return f"{messages.quoted(asker.sender_name or '?')} ({asker.platform} {asker.sender})"
 
 
 def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> str:
-    """Return the text for a stranger with a code, who may be the owner of a bot without one."""
+    """Return the text with a code for a stranger, who may be the owner of an unowned bot."""
     texts = [
         "This bot is private, so I did not read your message.",
         f"An owner of it can let you in: tell them the code `{code}`, which is valid for one hour.",

@@ -1,7 +1,7 @@
 """The roles and quotas of senders, the rules of groups, and the chats of owners.
 
-Default deny: a sender who is neither named in the settings (`access`) nor let in by an owner is a
-stranger. Texts for owners are rows of the outbox.
+Default deny: a sender neither named in the settings (`access`) nor admitted by an owner is a
+stranger. Texts for owners are outbox rows.
 """
 
 import math
@@ -31,8 +31,8 @@ from gateway.storage.reports import spending
 from gateway.storage.reports.spending import Where
 
 SenderRole = Literal["owner", "member", "guest", "stranger"]
-"""owner: may let others in, and has no rate limit. member: allowed. guest: may talk, but not have
-tools with side effects used (mode open, `senders: anyone`). stranger: denied."""
+"""owner: may admit others; no rate limit. member: allowed. guest: may chat, but not cause side
+effects through tools (mode open, `senders: anyone`). stranger: denied."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class Access:
 
     Attributes:
         settings: The people and groups; a reload replaces it.
-        web: The web chat, and the entries by which an identity provider lets in.
+        web: The web chat's settings, with the entries that admit users of an identity provider.
     """
 
     settings: AccessSettings
@@ -50,8 +50,7 @@ class Access:
     def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
         """Return the sender's role here.
 
-        At most one read, by primary key; a second one for a web user who is also known on another
-        platform.
+        At most one read by primary key; a second for a web user linked to another platform.
         """
         platform, sender = message.address.platform, message.sender
         if platform == BUILT_IN:
@@ -66,14 +65,14 @@ class Access:
         return "guest" if is_open else "stranger"
 
     def web_role(self, conn: Connection, sender: str) -> SenderRole:
-        """Return the role of a web chat user; stranger for one who was removed."""
+        """Return the role of a web chat user; stranger after removal."""
         [role] = self._roles(conn, [(BUILT_IN, sender)])
         return role
 
     def own_role(self, user: WebUser) -> SenderRole:
-        """Return the role of a web user who is on no other platform.
+        """Return the role of a web user without a linked platform.
 
-        For one whom an identity provider named, the settings decide now, not at their sign-in.
+        For users of an identity provider the current settings decide, not those at sign-in.
         """
         if user.role == "removed":
             return "stranger"
@@ -82,13 +81,13 @@ class Access:
         )
 
     def may_act(self, conn: Connection, senders: Collection[str]) -> bool:
-        """Whether tools may have side effects for a turn that reads the words of these senders."""
+        """Whether tools may have side effects in a turn that reads these senders' words."""
         return self.weakest(conn, senders) != "stranger"
 
     def weakest(self, conn: Connection, senders: Collection[str]) -> SenderRole:
         """Return the weakest role of these senders ("platform:sender id").
 
-        Guests count as strangers; no senders are a stranger.
+        Guests count as strangers, and so does an empty list.
         """
         found = self.standings(conn, senders)
         if not found or "stranger" in found:
@@ -96,13 +95,13 @@ class Access:
         return "member" if "member" in found else "owner"
 
     def standings(self, conn: Connection, senders: Collection[str]) -> set[SenderRole]:
-        """Return the roles of these senders: owner, member or stranger, each once."""
+        """Return the set of these senders' roles: owner, member or stranger."""
         named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
-        # For tools a guest counts as a stranger.
+        # Tools treat guests as strangers.
         return {"stranger" if role == "guest" else role for role in self._roles(conn, named)}
 
     def rule(self, message: InboundMessage) -> GroupRule | None:
-        """Return the closest rule of a group; None in a direct chat."""
+        """Return the most specific rule of a group; None in a direct chat."""
         if message.chat_kind == "dm":
             return None
         platform, groups = message.address.platform, self.settings.groups
@@ -112,7 +111,7 @@ class Access:
         return GroupRule()
 
     def _roles(self, conn: Connection, named: Sequence[tuple[str, str]]) -> list[SenderRole]:
-        """Return the role of each (platform, sender), group rules aside."""
+        """Return the role of each (platform, sender), without group rules."""
         invited = [sender for name, sender in named if _is_invited(name, sender)]
         users = web_users.named(conn, invited) if invited else {}
         who = [_elsewhere(name, sender, users) for name, sender in named]
@@ -127,7 +126,7 @@ class Access:
         ]
 
     def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
-        """Return the role by the settings or by an owner's word."""
+        """Return the role given by the settings or by an owner."""
         if f"{platform}:{sender}" in self.settings.owners:
             return "owner"
         if role is not None:
@@ -140,7 +139,7 @@ def _is_invited(platform: str, sender: str) -> bool:
 
 
 def _elsewhere(platform: str, sender: str, users: Mapping[str, WebUser]) -> tuple[str, str]:
-    """Return the identity whose role applies: a web user may be one on another platform."""
+    """Return the identity whose role applies: a web user may be linked to another platform."""
     user = users.get(sender) if _is_invited(platform, sender) else None
     if user is None or user.same_as is None or user.role == "removed":
         return platform, sender
@@ -153,13 +152,13 @@ AnswerRefusal = Literal["not here", "not theirs", "guest", "owners alone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answerer:
-    """The facts about a person who answers a question of a turn.
+    """The facts about a person who answers a turn's question.
 
     Attributes:
-        where: here: where it was asked; direct: in another direct chat of theirs; console: on the
-            operator's pages, which show the questions of all chats.
-        is_asked: It was asked in their own conversation, or in one of several people.
-        has_spoken: The waiting turn contains their words.
+        where: here: where it was asked; direct: in another direct chat of theirs; console: in the
+            console, which shows the questions of all chats.
+        is_asked: Whether it was asked in their own conversation or a shared one.
+        has_spoken: Whether the waiting turn contains their words.
     """
 
     role: SenderRole
@@ -171,13 +170,13 @@ class Answerer:
 def answer_refusal(
     kind: InquiryKind, tool: str, who: Answerer, *, for_owners: bool
 ) -> AnswerRefusal | None:
-    """Return the reason why a person may not answer a question; None if they may.
+    """Return the reason why a person may not answer a question, or None.
 
-    All answers are checked here: buttons, commands, plain words, other chats of owners, the web
+    Every answer is checked here: buttons, commands, plain text, other chats of owners, the web
     chat, the console, and earlier approvals for a conversation.
 
     Args:
-        for_owners: The policy wants an owner's word.
+        for_owners: Whether the policy requires an owner.
     """
     is_owner, may_act = who.role == "owner", who.role in {"owner", "member"}
     is_asked_of_owner = who.where == "console" or (for_owners and who.where == "direct")
@@ -193,7 +192,7 @@ def answer_refusal(
 
 
 def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bool) -> bool:
-    """Whether a message must be answered; `rule` is its group's, None in a direct chat."""
+    """Whether a message addresses the bot; `rule` is None in a direct chat."""
     if rule is None or rule.respond == "always":
         return True
     if rule.respond == "never":
@@ -206,7 +205,7 @@ class Owners:
     """Finds the owners' chats and writes to them, in the caller's transaction.
 
     Attributes:
-        renderers: By (platform, account): of the accounts that are on.
+        renderers: Renderers of active accounts by (platform, account).
     """
 
     access: Access
@@ -219,7 +218,7 @@ class Owners:
         return list(dict.fromkeys([*((platform, who) for platform, _, who in named), *made]))
 
     def chats(self, conn: Connection, owners: Sequence[tuple[str, str]]) -> list[Conversation]:
-        """Return the direct chat of each owner; the web chat if no other can be reached."""
+        """Return the direct chat of each owner; the web chat only without another."""
         accounts = self.renderers.keys()
         found = [members.newest_direct_chat(conn, *owner, accounts) for owner in owners]
         chats = [chat for chat in found if chat is not None]
@@ -239,10 +238,10 @@ class Owners:
         text: str,
         choices: tuple[Choice, ...] = (),
     ) -> bool:
-        """Send a text to a chat whose account is on; False if the key is known.
+        """Send a text to a chat of an active account; return False for a known key.
 
         Args:
-            key: Names the cause; a text with the same key is sent once.
+            key: Identifies the cause; a text with the same key is sent once.
             text: Markdown.
         """
         render = self.renderers[place.platform, place.account]
@@ -251,9 +250,9 @@ class Owners:
 
 
 class Quotas:
-    """Limits of a sender's messages and tokens in a day, counted in the inbox and the ledger.
+    """Daily limits of a sender's messages and tokens, counted in the inbox and the ledger.
 
-    A day of tokens begins at midnight in the time zone.
+    A day of tokens starts at midnight in the configured time zone.
     """
 
     def __init__(self, settings: QuotaSettings | None = None, timezone: str = "UTC") -> None:
@@ -262,7 +261,7 @@ class Quotas:
         self._zone = ZoneInfo(timezone)
 
     def refusal(self, conn: Connection, message: InboundMessage) -> str | None:
-        """Return the text about a used up quota, or None; one statement for each quota."""
+        """Return the notice about an exhausted quota, or None; one statement per quota."""
         whose = f"{message.address.platform}:{message.sender}"
         return self._tokens_used_up(conn, whose) or self._messages_used_up(conn, message)
 

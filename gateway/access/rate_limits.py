@@ -1,6 +1,6 @@
-"""Limits of admission and of the web chat: counts in memory, lost at a restart.
+"""Rate limits of admission and of the web chat, counted in memory and reset by a restart.
 
-`AdmissionLimits` counts messages, `VisitorLimits` requests, streams and bytes of web chat users.
+`AdmissionLimits` counts messages; `VisitorLimits` counts requests, streams and bytes of web users.
 """
 
 import time
@@ -14,49 +14,50 @@ from adapters.door import OWNER, End, LimitReached, Reach, Requester, Visitor, n
 from adapters.messages import InboundMessage
 
 OfSender = Literal["messages", "urgent", "overheard", "notices", "quotas", "tries", "refusals"]
-"""Limits of each sender. In a minute: messages; urgent commands; overheard (messages to others);
-notices (of too many messages). In an hour: quotas (notices of a used up one); tries (wrong codes of
-the first owner); refusals (notices that no codes are accepted)."""
+"""Limits per sender. Per minute: messages; urgent commands; overheard (messages to others); notices
+(about too many messages). Per hour: quotas (notices about an exhausted one); tries (wrong owner
+codes); refusals (notices that codes are disabled)."""
 Window = OfSender | Literal["strangers", "doors", "all tries", "summaries"]
-"""In an hour, for each account: strangers (their messages that are kept), doors (replies that say
-where to ask). For all: all tries, summaries (notices to owners that more people ask)."""
+"""Per hour and account: strangers (stored messages), doors (replies that say where to request
+access). Per hour for all: all tries, summaries (notices to owners that more people ask)."""
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 DAY_S = 86_400.0
 STRANGERS_PER_HOUR = 200
-"""Messages of strangers beyond these are denied without a trace: a flood must not fill the disk."""
+"""Beyond this, strangers' messages are denied without a row, so that a flood cannot fill the
+disk."""
 DOORS_PER_HOUR = 30
-"""Replies of an account that tell a stranger in a channel where to ask to be let in."""
+"""Replies of an account that tell strangers in channels where to request access."""
 URGENT_PER_MIN = 60
-"""Urgent commands (`/stop`, `/status`) of one sender: more than anybody needs, and no flood."""
+"""Urgent commands (`/stop`, `/status`) of one sender."""
 TRIES_PER_HOUR = 5
 ALL_TRIES_PER_HOUR = 50
-"""With both, 31 ** 8 codes last for a million years."""
+"""With both limits, guessing one of 31 ** 8 codes takes a million years."""
 VISIT_S = 10.0
-"""The span of the next two limits: short, so that a page waits only briefly."""
+"""Span of the next two limits, in seconds; short, so that a page waits only briefly."""
 REQUESTS_PER_SPAN = 120
-"""Reads of one user, and also writes. Several tabs with pictures stay below it, a loop does not."""
+"""Most reads, and most writes, of one user; several tabs with pictures stay below it."""
 STREAMS_PER_SPAN = 20
-"""New event streams of a member or guest: each reads a whole chat. Programs of owners open one for
-each question."""
+"""Most new event streams of a member or guest, since each reads a whole chat. Owners' programs open
+one per question."""
 STREAMS_OF_USER = 8
-"""Open event streams of one user. Only visible windows have one."""
+"""Most open event streams of one user; only visible windows have one."""
 BODY_BYTES_OF_USER = 50_000_000
-"""Bytes in transfer of one user, requests and files: two of the largest messages."""
+"""Most bytes of one user in transfer, requests and files: two of the largest messages."""
 BODY_BYTES = 256_000_000
-"""The same for all users: a quarter of the memory that a deployment gives Parley (1 GiB)."""
+"""The same for all users: a quarter of the usual 1 GiB of memory."""
 BUSY_S = 5
-"""Seconds after which a page repeats a request that found no room."""
+"""Seconds after which a page retries a refused request."""
 SWEEP_FROM = 1000
-"""Senders (or accounts) in a window before those without recent items are dropped."""
+"""Number of keys in a window above which keys without recent items are dropped."""
 
 
 class SlidingWindow:
-    """At most `limit` items of each key within the last `span_s` seconds.
+    """Allows at most `limit` items per key within the last `span_s` seconds.
 
-    A repeated item gets the same answer: a transaction that is repeated after a rollback counts
-    once. For one thread.
+    A repeated item gets the same answer, so a transaction retried after a rollback counts once. Not
+    thread-safe.
     """
 
     def __init__(self, limit: int, span_s: float, clock: Clock = time.monotonic) -> None:
@@ -67,22 +68,22 @@ class SlidingWindow:
         self._sweep_at = SWEEP_FROM
 
     def has_room(self, whose: Hashable, item: Hashable = None) -> bool:
-        """Whether an item would be counted, or is."""
+        """Whether an item is counted or would be."""
         items = self._recent(whose)
         return item in items or len(items) < self._limit
 
     def wait_s(self, whose: Hashable) -> float:
-        """Return the seconds until a new item has room, 0 for now; for any thread."""
+        """Return the seconds until a new item has room, 0 if now; thread-safe."""
         now = self._clock()
-        # A copy: another thread may count meanwhile.
+        # Copied, since another thread may count meanwhile.
         times = tuple(self._items.get(whose, {}).values())[-self._limit :]
         return max(0.0, times[0] + self._span_s - now) if len(times) == self._limit else 0.0
 
     def count(self, whose: Hashable, item: Hashable) -> bool:
-        """Count an item; False if it has no room."""
+        """Count an item; return False if it has no room."""
         if not self.has_room(whose, item):
             return False
-        # A repeated item keeps its time: items stay in order.
+        # A repeated item keeps its time, so items stay in order.
         self._items.setdefault(whose, {}).setdefault(item, self._clock())
         if len(self._items) > self._sweep_at:
             self._items = {
@@ -92,7 +93,7 @@ class SlidingWindow:
         return True
 
     def take_back(self, whose: Hashable, item: Hashable) -> None:
-        """Count an item no longer."""
+        """Remove an item from the count."""
         self._items.get(whose, {}).pop(item, None)
 
     def _recent(self, whose: Hashable) -> dict[Hashable, float]:
@@ -106,7 +107,7 @@ class SlidingWindow:
 
 
 class AdmissionLimits:
-    """All limits of admission; a message counts once in each window."""
+    """All limits of admission; a message counts once per window."""
 
     def __init__(self, per_min: int) -> None:
         self._windows: Mapping[Window, SlidingWindow] = {
@@ -122,7 +123,7 @@ class AdmissionLimits:
         self.take(per_min)
 
     def take(self, per_min: int) -> None:
-        """Use another limit for each sender from now on; 0 for none."""
+        """Change the limit per sender; 0 for none."""
         limits: dict[Window, int] = {
             "messages": per_min,
             "overheard": per_min,
@@ -130,28 +131,28 @@ class AdmissionLimits:
         }
         kept = {name: window for name, window in self._windows.items() if name not in limits}
         new = {name: SlidingWindow(limit, MINUTE_S) for name, limit in limits.items() if per_min}
-        # In one step: a transaction on another thread may be reading.
+        # One assignment, since another thread may be reading.
         self._windows = kept | new
 
     def full(self, message: InboundMessage) -> frozenset[Window]:
-        """Return the windows without room for a message that they have not counted."""
+        """Return the windows without room for this message."""
         its = self._of(message, self._windows)
         return frozenset(name for name, window, item in its if not window.has_room(*item))
 
     def count(self, message: InboundMessage, windows: Iterable[Window]) -> frozenset[Window]:
-        """Count a message in some windows; returns those that had no room for it."""
+        """Count a message in some windows; return those without room."""
         its = self._of(message, windows)
         return frozenset(name for name, window, item in its if not window.count(*item))
 
     def wait_s(self, platform: str, sender: str) -> float:
-        """Return the seconds until a sender may send another message, 0 for now."""
+        """Return the seconds until a sender may send another message; 0 if now."""
         window = self._windows.get("messages")
         return 0.0 if window is None else window.wait_s((platform, sender))
 
     def _of(
         self, message: InboundMessage, names: Iterable[Window]
     ) -> Iterator[tuple[Window, SlidingWindow, tuple[Hashable, Hashable]]]:
-        """Yield the windows that limit something, each with the message's key and item."""
+        """Yield the active windows, each with the message's key and item."""
         windows, here = self._windows, message.address
         account, sender = (here.platform, here.account), (here.platform, message.sender)
         item = (account, message.dedupe_key)
@@ -171,12 +172,12 @@ class _OpenStream:
 class VisitorLimits:
     """Limits of the web chat's users; see `adapters.door.VisitLimits`.
 
-    Owners share no limit with others. Clients of the Unix socket (no address) have no limit of
+    Owners share no limit with others. Clients of the Unix socket (no address) have no limit on
     requests and streams.
 
     Args:
-        streams: Event streams of all users.
-        streams_of_address: The same of one address, or of one /64 network of IPv6.
+        streams: Most event streams of all users.
+        streams_of_address: Most event streams of one address or IPv6 /64 network.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class VisitorLimits:
 
     @contextmanager
     def stream(self, visitor: Visitor, caller: Requester, end: End) -> Iterator[None]:
-        """Count an event stream while the block runs; one too many ends the user's oldest."""
+        """Count an event stream while the block runs; beyond the limit, end the user's oldest."""
         if not caller.address:
             yield
             return
@@ -221,9 +222,9 @@ class VisitorLimits:
 
     @contextmanager
     def room(self, visitor: Visitor) -> Iterator[Reach]:
-        """Return a function that counts the bytes held; they are free after the block.
+        """Yield a function that counts held bytes, released after the block.
 
-        A request larger than a limit must be the only one.
+        A request larger than a limit is admitted only alone.
         """
         whose, held = visitor.sender, 0
 

@@ -1,10 +1,10 @@
-"""The web chat's door: sessions, sign-in links, the token, an identity provider.
+"""Sign-in to the web chat: sessions, sign-in links, the token, an identity provider.
 
-Secrets that Parley made cannot be guessed, so tries are not limited. Limits apply to tries at a
-token that a person chose, and to answers of the provider, each of which costs a request to it.
+Generated secrets cannot be guessed, so attempts at them are not limited. Limits apply to attempts
+at a token chosen by a person, and to provider responses, which each cost a request.
 
-`WebDoor` implements the port of adapters/door.py. The rules of links, invitations and revocations
-are transaction functions, for the command line as well.
+`WebDoor` implements the port of adapters/door.py. Links, invitations and revocations are
+transaction functions that the command line uses too.
 """
 
 import hashlib
@@ -51,16 +51,16 @@ from gateway.storage.people import web_users
 log = structlog.get_logger()
 
 LINK_S = 600.0
-"""How long a sign-in link is valid."""
+"""Validity of a sign-in link, in seconds."""
 INVITATION_S = 86_400.0
-"""How long the link of an invitation is valid."""
+"""Validity of an invitation link, in seconds."""
 REMEMBERED_ADDRESSES = 1000
 
 TRIES_PER_MIN = 10
-"""Wrong tries from all addresses together: even the weakest accepted token lasts for ages. Also the
-number of refusals a minute that the audit log records."""
+"""Wrong attempts per minute from all addresses: guessing even the weakest accepted token takes
+ages. Also the number of refusals per minute in the audit log."""
 STRANGERS_TRIES_PER_MIN = 7
-"""Of these for addresses without a sign-in, which cannot use up the rest."""
+"""Share of these for addresses that never signed in; the rest stays for users."""
 ADDRESS_TRIES_PER_MIN = 5
 
 WRONG_LINK = "This sign-in link has been used or has expired; you need another one."
@@ -75,19 +75,19 @@ NOT_LET_IN = (
 )
 TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try again."
 
-# With a letter: a number names a session (`revoke`).
+# A letter is required, since a number names a session (`revoke`).
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9][a-z0-9_-]{0,31}")
-# What `secrets.token_urlsafe(32)` returns.
+# The form of `secrets.token_urlsafe(32)`.
 _MADE = re.compile(r"[A-Za-z0-9_-]{43}")
 _MADE_KINDS = 20
-"""Distinct characters: of a million random tokens none has fewer; most phrases do."""
+"""Least distinct characters of a random token; most phrases have fewer."""
 _STEM = 24
-"""Of a provider's name for a user: a number may follow it."""
+"""Longest part taken from a provider's user name; a number may follow."""
 _RESERVED = frozenset({OWNER.name, FIRST_OWNER})
 
 
 class Tries:
-    """Counts wrong tries to sign in; beyond the limits not even right ones are checked."""
+    """Counts wrong sign-in attempts; beyond the limits, even right ones are refused."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
@@ -96,10 +96,10 @@ class Tries:
         self._known: Recent[str, bool] = Recent(REMEMBERED_ADDRESSES)
 
     def begin(self, address: str) -> Hashable:
-        """Count a try as a wrong one before it is checked: others may come meanwhile.
+        """Count an attempt as wrong before it is checked, since others may come meanwhile.
 
         Raises:
-            SignInRefused: There were too many.
+            SignInRefused: There were too many attempts.
         """
         place, item = network_of(address), secrets.token_hex(8)
         windows = self._windows(place)
@@ -110,12 +110,12 @@ class Tries:
         return item
 
     def was_right(self, address: str, item: Hashable) -> None:
-        """Uncount a right try."""
+        """Remove a right attempt from the count."""
         self.take_back(address, item)
         self._known[network_of(address)] = True
 
     def take_back(self, address: str, item: Hashable) -> None:
-        """Uncount a try that was not checked."""
+        """Remove an unchecked attempt from the count."""
         for window, whose in self._windows(network_of(address)):
             window.take_back(whose, item)
 
@@ -125,15 +125,15 @@ class Tries:
 
 
 def is_made(secret: str) -> bool:
-    """Whether a secret looks like one that Parley makes, which cannot be guessed."""
+    """Whether a secret looks generated, hence impossible to guess."""
     return _MADE.fullmatch(secret) is not None and len(set(secret)) >= _MADE_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class NewLink:
-    """A link that signs in; the secret is stored nowhere else.
+    """A sign-in link; its secret is stored nowhere else.
 
-    `again`: the user was removed before, and has the chats of that time.
+    `again`: whether the user was removed before and regains the old chats.
     """
 
     name: str
@@ -144,7 +144,7 @@ class NewLink:
 
 @dataclass(frozen=True, slots=True)
 class SignedOut:
-    """A user who was signed out, and the number of sessions."""
+    """A signed-out user, and the number of ended sessions."""
 
     name: str
     sessions: int
@@ -152,7 +152,7 @@ class SignedOut:
 
 
 class WebDoor:
-    """Signs users in to the web chat; `token` signs in the first owner, None if tokens are off."""
+    """Signs users in to the web chat; `token` signs in the first owner, None if disabled."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class WebDoor:
         provider: Provider | None = None,
     ) -> None:
         web = access.web
-        # Half of the connections may be event streams.
+        # At most half of the connections may be event streams.
         most = web.max_connections // 2, web.connections_per_address // 2
         self.limits = VisitorLimits(*most, clock)
         self._provider = provider
@@ -176,11 +176,11 @@ class WebDoor:
 
     @property
     def provider(self) -> str | None:
-        """The host of the identity provider, if there is one."""
+        """The host of the identity provider, if any."""
         return None if self._provider is None else self._provider.host
 
     async def session(self, secret: str) -> Visitor | None:
-        """Return the user of a cookie's session, if it is valid."""
+        """Return the user of a session cookie, if valid."""
         found = await self._database.read(self._visitor, hash_of(secret))
         if found is None:
             return None
@@ -189,23 +189,23 @@ class WebDoor:
             try:
                 await self._database.write(web_users.note_use, session.id)
             except StorageError as exc:
-                # On a full disk an owner can still sign in.
+                # Owners can sign in even on a full disk.
                 log.warning("session_use_not_noted", error=str(exc))
         return visitor
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
-        """Return the owner for the right token."""
+        """Return the owner if the token is right."""
         await self._check_token(offered, caller)
         return OWNER
 
     async def sign_in(
         self, proof: Proof, secret: str, caller: Requester, instead_of: str = ""
     ) -> SignedIn:
-        """Begin a session with a new secret; the caller's session ends.
+        """Start a session with a new secret and end the caller's.
 
         Raises:
-            SignInRefused: It is wrong, or there were too many wrong tries.
-            SignedInAlready: The browser's session belongs to another user than the link.
+            SignInRefused: The secret is wrong, or there were too many wrong attempts.
+            SignedInAlready: The browser is signed in as another user than the link's.
         """
         fresh = secrets.token_urlsafe(SECRET_BYTES)
         if proof == "token":
@@ -217,19 +217,20 @@ class WebDoor:
         return SignedIn(visitor, fresh)
 
     async def lead_out(self) -> Errand:
-        """Return the redirect of a browser to the identity provider."""
+        """Return the redirect to the identity provider."""
         return await self._there.lead_out()
 
     async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
-        """Begin a session for the user that the provider names; the caller's session ends.
+        """Start a session for the provider's user and end the caller's.
 
         Raises:
-            ProviderUnreachable: The provider does not answer; that does not count as a try.
-            SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
+            ProviderUnreachable: The provider does not answer; not counted as an attempt.
+            SignInRefused: The response is wrong, the user is not admitted, or there were too many
+                attempts.
         """
         host = self._there.host
         if not answer.secret:
-            # Any site can make a browser send this, which would use up the tries of its address.
+            # Any site can make a browser send this, so it must not use up attempts of its address.
             raise SignInRefused(WRONG_ANSWER.format(host=host))
         item = await self._begin_try(caller)
         try:
@@ -275,7 +276,7 @@ class WebDoor:
         self, secret: str, caller: Requester, fresh: str, instead_of: str
     ) -> Visitor:
         hash_ = hash_of(secret)
-        # A wrong guess costs no write.
+        # Read first: a wrong guess costs no write.
         sender = await self._database.read(web_users.link_for, hash_)
         there = await self.session(caller.session) if sender and caller.session else None
         if sender and there and sender != there.sender and instead_of != there.name:
@@ -298,7 +299,7 @@ class WebDoor:
     async def _refused(self, caller: Requester, reason: str, identity: str = "") -> None:
         address = caller.address
         log.warning("web_sign_in_refused", address=address, reason=reason)
-        # Tries must not fill the disk.
+        # Attempts must not fill the disk.
         if not self._on_record.count(None, secrets.token_hex(8)):
             return
         whom = {"identity": identity} if identity else {}
@@ -319,7 +320,7 @@ class WebDoor:
             return None
         user = web_users.identified(conn, identity.key)
         if user is not None and user.role == "removed":
-            # An owner removed them, and has the last word.
+            # An owner removed this user, which overrides the provider.
             return None
         name = _enter(conn, identity, entry) if user is None else user.name
         web_users.identify(conn, name, identity.key, entry)
@@ -328,7 +329,7 @@ class WebDoor:
     def _begin(
         self, conn: Connection, sender: str, proof: str, caller: Requester, fresh: str
     ) -> Visitor:
-        """Begin a session with the secret `fresh`, in place of the caller's."""
+        """Start a session with the secret `fresh` in place of the caller's."""
         if caller.session:
             web_users.end(conn, hash_of(caller.session))
         browser = storable(caller.browser[:200])
@@ -347,7 +348,7 @@ class WebDoor:
 
 
 def _enter(conn: Connection, identity: Identity, entry: str) -> str:
-    """Enter a user of a provider; returns their name, which no other user ever has."""
+    """Store a provider's user; return their unique, never reused name."""
     called = identity.called.partition("@")[0].lower()
     stem = re.sub("[^a-z0-9_-]+", "-", called).strip("-_")[:_STEM]
     stem = stem if _NAME.fullmatch(stem) else "user"
@@ -367,7 +368,7 @@ def _end(conn: Connection, hash_: str, visitor: Visitor | None, address: str) ->
 
 
 def hash_of(secret: str) -> str:
-    """Return the stored form of a secret; headers may have surrogates for bytes."""
+    """Return the stored hash of a secret; headers may contain surrogates."""
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -377,7 +378,7 @@ def name_of(sender: str) -> str:
 
 
 def called(who: str) -> str:
-    """Return the shown form of a "platform:id": the first owner's id is not a name."""
+    """Format a "platform:id" for display; the first owner's id is not a name."""
     return f"{BUILT_IN}:{OWNER.name}" if who == f"{BUILT_IN}:{FIRST_OWNER}" else who
 
 
@@ -385,7 +386,7 @@ def sender_of(conn: Connection, name: str) -> str:
     """Return the sender id of a user.
 
     Raises:
-        NotFound: There is no such user, or not any more.
+        NotFound: The user does not exist or was removed.
     """
     if name == OWNER.name:
         return FIRST_OWNER
@@ -396,18 +397,18 @@ def sender_of(conn: Connection, name: str) -> str:
 
 
 def sign_in_address(page: str, secret: str) -> str:
-    """Return a link that signs in; no server, log or Referer gets the part after the #."""
+    """Return a sign-in link; servers, logs and Referer never get the part after the #."""
     return f"{page}#sign-in={secret}"
 
 
 def new_link(
     conn: Connection, name: str = OWNER.name, life_s: float = LINK_S, by: str = "", secret: str = ""
 ) -> NewLink:
-    """Make a link that signs a user in, and put it on record.
+    """Create a sign-in link and record it in the audit log.
 
     Args:
-        by: The author; "" for Parley itself, which is not recorded.
-        secret: Of the link; "" for a new one.
+        by: Who made it; "" for Parley itself, which is not recorded.
+        secret: The link's secret; "" for a new one.
     """
     secret = secret or secrets.token_urlsafe(SECRET_BYTES)
     web_users.enter_link(conn, hash_of(secret), sender_of(conn, name), life_s)
@@ -424,15 +425,15 @@ def invite(
     by: str = COMMAND_LINE,
     secret: str = "",
 ) -> NewLink:
-    """Enter a user, and make the link that signs them in for the first time.
+    """Add a user and create their first sign-in link.
 
     Args:
-        role: Applies without `same_as`.
+        role: The role; ignored with `same_as`.
         same_as: Their "platform:sender id" on another platform, or None.
-        secret: Of the link; "" for a new one.
+        secret: The link's secret; "" for a new one.
 
     Raises:
-        GatewayError: The name is taken or not valid, or `same_as` is not an identity.
+        GatewayError: The name is taken or invalid, or `same_as` is not an identity.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         rule = "1 to 32 small letters, digits, - and _, not digits alone, nor `owner` or `web`"
@@ -452,11 +453,11 @@ def invite(
 
 
 def remove(conn: Connection, name: str, by: str = COMMAND_LINE) -> SignedOut:
-    """Remove a user: they are signed out for good, their chats stay.
+    """Remove a user and end their sessions; their chats stay.
 
     Raises:
-        GatewayError: It is the first owner.
-        NotFound: There is no such user.
+        GatewayError: The user is the first owner.
+        NotFound: The user does not exist.
     """
     if name == OWNER.name:
         raise GatewayError("the owner cannot be removed; `parley web revoke owner` signs them out")
@@ -467,7 +468,7 @@ def remove(conn: Connection, name: str, by: str = COMMAND_LINE) -> SignedOut:
 
 
 def revoke(conn: Connection, which: str, by: str = COMMAND_LINE) -> SignedOut:
-    """End a session (its number), or all of a user (their name)."""
+    """End one session (by number) or all sessions of a user (by name)."""
     if which.isascii() and which.isdecimal():
         sender = web_users.end_one(conn, int(which[:18]))
         if sender is None:
@@ -486,7 +487,7 @@ def _put_on_record(
 
 
 def report(happened: NewLink | SignedOut, *, invited: bool = False) -> None:
-    """Log what was done about users; never a secret."""
+    """Log a change of users without secrets."""
     if isinstance(happened, NewLink) and invited:
         log.info("web_user_invited", user=happened.name)
     elif isinstance(happened, NewLink):

@@ -1,1 +1,1 @@
-"""Chat commands: a file and a decorator for each; registry.py finds them."""
+"""Chat commands: one file and decorator per command, found by registry.py."""

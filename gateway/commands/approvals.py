@@ -1,8 +1,8 @@
 """`/approve`, `/deny` and `/answer`: replies to questions.
 
-A reply is a press of a button, the same text typed by hand or, to a question of the agent, any
-plain message. It is accepted once, from a sender who may give it, where the question was asked. The
-waiting turn goes on when no other question is open there.
+A reply is a button press, the same text typed by hand or, for a question of the agent, any plain
+message. It is accepted once, from an authorized sender, where the question was asked. The waiting
+turn resumes when no other question is open there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from gateway.storage.schema import id_in
 log = structlog.get_logger()
 
 Renderers = Mapping[tuple[str, str], Renderer]
-"""By (platform, account): of the accounts that are on."""
+"""Renderers of active accounts by (platform, account)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Reply:
     """A message that may answer a question.
 
     Attributes:
-        conversation: Of its sender here; in a group the question may be of another one.
-        may_act: Whether tools may touch the world for the sender.
-        in_console: Whether it comes from the operator's pages, which show all questions.
+        conversation: The sender's conversation here; in a group the question may belong to another.
+        may_act: Whether tools may have side effects for the sender.
+        in_console: Whether it comes from the console, which shows all questions.
     """
 
     conn: Connection
@@ -56,10 +56,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class SettledQuestion:
-    """A question that was answered; it is logged after the commit.
+    """An answered question, to log after the commit.
 
     Attributes:
-        tainted: Whether its turn had read the text of a person who may not act.
+        tainted: Whether its turn had read text from a person who may not act.
     """
 
     question: Question
@@ -73,8 +73,8 @@ class ReplyOutcome(CommandResult):
     """The result of a reply.
 
     Attributes:
-        settled: The questions that it answers; none if it was not accepted.
-        over: How the question ended, if the reply comes too late; else empty.
+        settled: The questions that it answers; empty if it was not accepted.
+        over: How the question ended if the reply is too late; else empty.
     """
 
     settled: tuple[SettledQuestion, ...] = ()
@@ -95,26 +95,26 @@ class ReplyOutcome(CommandResult):
     30,
 )
 def approve(context: CommandContext) -> ReplyOutcome:
-    """Take "once", the default, or "conversation"."""
+    """Approve a call once (the default) or for the conversation."""
     return _by_command(context, "approval", lambda said: said.lower() or "once")
 
 
 @Command("deny", "refuse it", REPLY, 40)
 def deny(context: CommandContext) -> ReplyOutcome:
-    """Take a no, whatever follows."""
+    """Deny a call; ignore the text after the command."""
     return _by_command(context, "approval", lambda _: "deny")
 
 
 @Command("answer", "answer my question, in words or by the number of a choice", REPLY, 50)
 def answer(context: CommandContext) -> ReplyOutcome:
-    """Take words, or the number of a choice."""
+    """Answer a question in words or with the number of a choice."""
     return _by_command(context, "clarify", lambda said: said)
 
 
 def _by_command(
     context: CommandContext, kind: InquiryKind, understood: Callable[[str], str]
 ) -> ReplyOutcome:
-    """Take a reply with the number of the question, or to the only one."""
+    """Apply a reply to the question with its number, or to the only open question."""
     reply = Reply(
         context.conn, context.message, context.conversation, context.is_owner, context.may_act
     )
@@ -124,7 +124,7 @@ def _by_command(
     named = None if number is None else questions.find(context.conn, number)
     if named is not None and _refusal(reply, named) == "not here":
         named = None
-    # `/answer 2` may be a choice, and `/answer 2 apples` mere words.
+    # `/answer 2` may be a choice; `/answer 2 apples` is text.
     if number is not None and (kind == "approval" or (named is not None and rest)):
         question, said, why_not = named, rest, NOT_HERE
     else:
@@ -144,16 +144,16 @@ def _by_command(
 def by_owner(
     conn: Connection, renderers: Renderers, message: InboundMessage, number: int, said: str
 ) -> tuple[ReplyOutcome, set[int]]:
-    """Take an owner's answer from the operator's pages, by the rules of a chat.
+    """Apply an owner's answer from the console, by the rules of a chat.
 
-    In the chat of the question its buttons go, and a text says that an owner has answered.
+    The chat of the question loses its buttons and gets a text that an owner has answered.
 
     Args:
-        message: Names the owner, and nothing else.
-        said: once, conversation or deny; to a question of the agent the answer.
+        message: Only names the owner.
+        said: once, conversation or deny; for a question of the agent, the answer.
 
     Returns:
-        The outcome, and the conversations that get a text.
+        The outcome, and the conversations with a new text.
     """
     reply = Reply(conn, message, 0, is_owner=True, may_act=True, in_console=True)
     question = questions.find(conn, number)
@@ -173,11 +173,11 @@ def conclude(
     here: int = 0,
     pressed: int | None = None,
 ) -> set[int]:
-    """Remove the buttons of answered questions, and inform their chats; returns these chats.
+    """Remove the buttons of answered questions and inform their chats; return these chats.
 
     Args:
-        here: The conversation where they were answered; 0 for the console.
-        pressed: The question whose button was pressed there: its platform takes them off itself.
+        here: The conversation of the reply; 0 for the console.
+        pressed: The question whose button was pressed; its platform removes the buttons itself.
     """
     told: set[int] = set()
     for each in settled:
@@ -192,7 +192,7 @@ def conclude(
 
 
 def _tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion) -> set[int]:
-    """Say in the chat of a question that an owner answered it elsewhere; returns that chat."""
+    """Tell the chat of a question that an owner answered it elsewhere; return that chat."""
     question = settled.question
     place = conversations.get(conn, question.conversation)
     render = renderers.get(place.account_key)
@@ -210,7 +210,7 @@ def _tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion
 def again(
     conn: Connection, message: InboundMessage, argument: str
 ) -> Literal["accepted", "refused", "over"]:
-    """Return the result of a press that was received before."""
+    """Return the earlier result of a repeated press."""
     question = _by_its_number(conn, argument)
     if question is None or question.state == "pending":
         return "refused"
@@ -234,12 +234,12 @@ def answered_in_words(reply: Reply) -> Question | None:
 
 
 def pressed(message: InboundMessage, argument: str) -> int | None:
-    """Return the number of the question whose button a message is a press of."""
+    """Return the number of the question whose button was pressed; None for other messages."""
     return _number(argument) if message.pressed else None
 
 
 def report(settled: SettledQuestion) -> None:
-    """Log an answer, never its words."""
+    """Log an answer without its words."""
     question, by = settled.question, settled.by
     if question.kind == "clarify":
         log.info(
@@ -269,7 +269,7 @@ def report(settled: SettledQuestion) -> None:
 
 
 def waiting_text(waiting: Sequence[Question]) -> str:
-    """Return the text for a sender whose new message must wait for these answers."""
+    """Return the text for a sender whose new message waits for these answers."""
     question = waiting[0]
     if len(waiting) > 1:
         return (
@@ -294,7 +294,7 @@ def _by_its_number(conn: Connection, argument: str) -> Question | None:
 
 
 def _number(argument: str) -> int | None:
-    """Return the number of a question that a reply begins with."""
+    """Return the question number at the start of a reply."""
     return id_in("".join(argument.split(maxsplit=1)[:1]))
 
 
@@ -304,7 +304,7 @@ def _waiting(reply: Reply, kind: InquiryKind) -> list[Question]:
 
 
 def _taken(text: str, decided: tuple[SettledQuestion, ...]) -> ReplyOutcome:
-    """Return the text for an answer, which the last moment may have made too late."""
+    """Return the reply to an answer, which may have come too late."""
     if decided:
         return ReplyOutcome(text, settled=decided)
     return ReplyOutcome(TOO_LATE, over=ENDED["expired"])
@@ -315,7 +315,7 @@ def _ended(question: Question) -> str:
 
 
 def still_waits(conn: Connection, conversation_id: int) -> str:
-    """Return a text about the other open questions; empty if there are none."""
+    """Return a text about the other open questions; empty without any."""
     waiting = questions.pending(conn, conversation_id)
     return f"I am still waiting for an answer to {_listed(waiting)}." if waiting else ""
 
@@ -341,8 +341,8 @@ def _refusal(reply: Reply, question: Question) -> AnswerRefusal | None:
 
 
 def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
-    """Return the reason why an answer is not accepted; empty if it is."""
-    # Rights come before states: only people of a question learn how it ended.
+    """Return the reason to refuse an answer; empty if it is accepted."""
+    # Check rights before state: only authorized people learn how a question ended.
     if refusal := _refusal(reply, question):
         return REFUSALS[refusal]
     if question.kind != kind:
@@ -353,7 +353,7 @@ def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
 
 
 def _answer(reply: Reply, question: Question, said: str) -> ReplyOutcome:
-    """Take the number of a choice, or words."""
+    """Record the number of a choice, or words."""
     numbered = {str(number): label for number, label in enumerate(question.choices, start=1)}
     said = numbered.get(said, said)
     if not said:
@@ -364,16 +364,16 @@ def _answer(reply: Reply, question: Question, said: str) -> ReplyOutcome:
 
 
 def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
-    """Take an approval or its opposite."""
+    """Record an approval or a denial."""
     if answer not in DECIDED:
         return ReplyOutcome(HOW_TO_APPROVE)
     decided = settle(reply.conn, reply.message, question, answer)
     if answer == "conversation":
-        # Calls that run side by side may all have asked; the one answer is meant for each of them.
+        # Parallel calls may all have asked; one answer applies to each of them.
         same = (question.kind, question.tool, question.definition)
         for other in questions.pending(reply.conn, question.conversation):
             is_same = (other.kind, other.tool, other.definition) == same
-            # One of them may be for owners alone.
+            # One of them may be reserved for owners.
             if is_same and not _why_not(reply, other, question.kind):
                 decided += settle(reply.conn, reply.message, other, answer)
     return _taken(DECIDED[answer].format(tool=question.tool, id=question.id), decided)
@@ -382,13 +382,13 @@ def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
 def settle(
     conn: Connection, message: InboundMessage, question: Question, answer: str
 ) -> tuple[SettledQuestion, ...]:
-    """Store an answer, unless the question is over; the turn goes on if no other one is open."""
+    """Store an answer unless the question is closed; resume the turn if no other is open."""
     platform = message.address.platform
     by = f"{platform}:{message.sender}"
     if not questions.answer(conn, question.id, answer, by):
         return ()
     if question.kind == "clarify":
-        # The turn contains this person's words now, and may do no more than this person may.
+        # The turn now contains this person's words, so it gets no more rights than theirs.
         everybody = [by, *(f"{platform}:{author}" for author in message.authors)]
         questions.add_senders(conn, question, everybody)
     if not questions.is_awaited(conn, question.conversation):

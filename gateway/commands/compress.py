@@ -1,6 +1,6 @@
 """`/compress`: condenses the conversation, in a turn of its own.
 
-The planner does the work; a turn that is resumed after a crash finds its compaction.
+The planner does the work; a turn resumed after a crash finds its compaction.
 """
 
 from contextlib import closing
@@ -14,7 +14,7 @@ from gateway.storage.conversation import compactions
 from gateway.storage.conversation.turn_journal import TurnEnd
 
 TOPIC_CHARS = 500
-"""Longest topic that `/compress` takes; the rest is cut off."""
+"""Longest topic of `/compress`; the rest is cut."""
 NOTHING_TO_COMPRESS = "There is nothing to condense: everything in view is needed as it is."
 SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
 
@@ -27,12 +27,12 @@ SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
     aliases=("compact",),
 )
 async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
-    """Compact the view, whatever its size."""
+    """Compact the view regardless of its size."""
     turn = context.journal.turn
     agent = context.parts.mind.agent.preferring(turn.model)
     view, opened = await context.parts.mind.context.opened(agent, context.journal)
     topic = topic_of(context.argument)
-    # After a crash the turn may have compacted already.
+    # Before a crash the turn may have compacted already.
     done = await context.journal.database.read(compactions.made_by, turn)
     if done is None:
         with closing(opened):
@@ -42,12 +42,12 @@ async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
 
 
 def topic_of(argument: str) -> str:
-    """Return the topic after `/compress`, on one line; empty for none."""
+    """Return the topic after `/compress` on one line; empty without one."""
     return " ".join(argument.split())[:TOPIC_CHARS].rstrip()
 
 
 def compress_text(compaction: Compaction | None, topic: str = "") -> str:
-    """Return the answer to `/compress`; `compaction` is None if nothing could be left out."""
+    """Return the answer to `/compress`; `compaction` is None if nothing could be compacted."""
     if compaction is None:
         return NOTHING_TO_COMPRESS
     figures = (
@@ -62,7 +62,7 @@ def compress_text(compaction: Compaction | None, topic: str = "") -> str:
 
 
 def _summary_text(compaction: Compaction) -> list[str]:
-    """Name the author of the new summary, if there is one, without words of a provider."""
+    """Name the author of the new summary, if any, without quoting a provider."""
     if compaction.retained_share is None or not compaction.plan.summaries:
         return []
     if compaction.plan.summaries[-1].source == "model":

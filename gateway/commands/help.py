@@ -13,25 +13,25 @@ from gateway.commands.registry import (
 )
 
 ALIKE = 0.6
-"""Similarity of a word and its misspelling: difflib's own default."""
+"""Least similarity of a misspelled command; difflib's default."""
 
 
-# Telegram sends `/start` by itself when a chat is opened.
+# Telegram sends `/start` when a user opens the chat.
 @Command("help", "show this list", IMMEDIATE, 120, aliases=("start",))
 def show_help(context: CommandContext) -> CommandResult:
-    """Show the list; the commands of owners only in an owner's direct chat."""
+    """Show the list; owner commands appear only in an owner's direct chat."""
     return CommandResult(help_text(to_owner=context.is_owner and context.is_private))
 
 
 def help_text(*, to_owner: bool = False) -> str:
-    """Return the list of commands, with those of owners for an owner."""
+    """Return the list of commands, for an owner with owner commands."""
     listed = commands(with_owners=to_owner)
     lines = [f"- `/{command.name}`: {command.help}" for command in listed]
     return "Write to me in plain words. I also know these commands:\n\n" + "\n".join(lines)
 
 
 def nearest(word: str) -> str | None:
-    """Return the command that a word is similar to; None if there is none."""
+    """Return the command most similar to a word, or None."""
     words = [known for known, command in by_word().items() if not command.owner_only]
     found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=ALIKE)
     return found[0] if found else None

@@ -1,4 +1,4 @@
-"""`/insights`: how a conversation fared in the last days, by its turns, tools and models."""
+"""`/insights`: a conversation's last days in figures: turns, tools and models."""
 
 import math
 from collections import Counter
@@ -20,14 +20,14 @@ from gateway.storage.reports.usage import Insights
 
 INSIGHTS_DAYS = 30
 MOST_NAMES = 5
-"""Tools and models that are named, the most used and the dearest; the rest is summed up."""
+"""Number of tools (by use) and models (by cost) to name; the rest is summed up."""
 
 
 @Command("insights", "show how this conversation went over the last 30 days", IMMEDIATE, 80)
 def show_insights(context: CommandContext) -> CommandResult:
-    """Show the figures of the turns in which the agent answered."""
+    """Show the figures of turns in which the agent answered."""
     since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)
-    # Turns of commands would make the usual turn look quicker.
+    # Turns of commands would make the typical turn look faster.
     quiet = {each.name for each in commands(with_owners=True) if each.route is TURN}
     found = usage.insights(context.conn, context.conversation, since.timestamp(), quiet)
     return CommandResult(insights_text(found))
@@ -66,7 +66,7 @@ def insights_text(found: Insights) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return an upper bound of a time: rounded up."""
+    """Round a duration up and format it."""
     if seconds < 1:
         return f"{max(math.ceil(seconds * 1000), 1)} ms"
     return f"{seconds:,.1f} s"

@@ -1,8 +1,8 @@
-"""`/mcp`: an owner lists the tools of MCP servers that wait for approval, and decides.
+"""`/mcp`: lists MCP tools that wait for an owner's approval, and records decisions.
 
-Texts of tools that give orders wait: an owner reads each once, here or in the console, and approves
-or denies the tool. Until then it is not offered to the model. An approval applies to one text; a
-changed text needs another one.
+A tool whose description contains instructions waits: an owner reads it here or in the console and
+approves or denies the tool. Until then it is not offered to the model. An approval applies to one
+text; a changed text needs a new one.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from gateway.storage.people.mcp import ToolText, Verdict
 
 USAGE = "`/mcp approve ID` offers a tool, `/mcp deny ID` does not, `/mcp show ID` shows its text."
 SHOWN_CHARS = 3_000
-"""Longest text that a chat shows. A longer one has no buttons: owners would approve it unread."""
+"""Longest text shown in a chat. A longer one has no buttons: owners would approve it unread."""
 TOLD_ONE_BY_ONE = 5
-"""Texts shown to owners at one start; `/mcp` lists the others."""
+"""Texts shown to owners one by one at a start; `/mcp` lists the others."""
 MORE = "More tools of MCP servers wait for you than I show one by one: `/mcp` lists them."
 NOTHING = "No tool of an MCP server waits for you."
 _STATES = {"asked": "waits for you", "agreed": "offered", "refused": "not offered"}
@@ -32,7 +32,7 @@ _STATES = {"asked": "waits for you", "agreed": "offered", "refused": "not offere
 
 @Command("mcp", "decide which tools of MCP servers I may use", IMMEDIATE, 135, owner_only=True)
 def decide_tools(context: CommandContext) -> CommandResult:
-    """List the tools whose texts give orders, or decide about one; only in direct chats."""
+    """List waiting tools or decide about one; only in direct chats."""
     if not context.is_private:
         return CommandResult(DIRECT_ONLY)
     conn = context.conn
@@ -53,7 +53,7 @@ def decide_tools(context: CommandContext) -> CommandResult:
 
 
 def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[int]:
-    """Store new texts and show each once to owners; returns the chats that got a message."""
+    """Store new texts and show each to owners once; return the chats with a new message."""
     mcp.note(conn, held)
     now = {each.digest for each in held}
     waiting = (each for each in mcp.texts(conn) if each.state == "asked" and not each.told)
@@ -81,7 +81,7 @@ def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decided:
 
 
 def notice(text: ToolText) -> str:
-    """Return the message that asks an owner about a tool."""
+    """Return the message that asks owners about a tool."""
     asked = (
         f"The MCP server {messages.quoted(text.held.server)} has a tool"
         f" {messages.quoted(text.held.tool)} whose description may give me orders"

@@ -1,8 +1,8 @@
-"""`/memory`: shows and corrects what is remembered here.
+"""`/memory`: shows and corrects the notes of a chat.
 
-It shows the notebook of one scope: notes in later prompts, and notes that wait for a yes. A number
-names a row of the newest list; a button, `#17` and `undo 17` use the row's id. A removed note
-leaves the prompts at once, and the next question informs the agent (`overheard.note`).
+It lists the notebook of one scope: notes that prompts contain, and notes that wait for consent. A
+plain number means a position in the newest list; a button, `#17` and `undo 17` use the row's id. A
+removed note leaves the prompts at once, and the next question informs the agent (`overheard.note`).
 """
 
 import re
@@ -21,7 +21,7 @@ from gateway.storage.queue import overheard
 MOST_BUTTONS = 8
 """Source: `adapters.messages.Outgoing.choices`."""
 MOST_CHARS = 400
-"""Of the new text of a row."""
+"""Longest new text of a note."""
 TITLES = (
     ("user", "Notes about you"),
     ("memory", "Notes"),
@@ -57,7 +57,7 @@ _COMMAND = re.compile(
 
 @Command("memory", "show what I remember; keep, forget or change an entry", IMMEDIATE, 70)
 def show_memory(context: CommandContext) -> CommandResult:
-    """Show the notebook, or correct it."""
+    """Show or correct the notebook."""
     scope = notebook.scope_of(context.conn, context.conversation)
     rows = listed(notebook.of_scope(context.conn, scope))
     if not context.argument.strip():
@@ -88,7 +88,7 @@ def _corrected(context: CommandContext, rows: Sequence[Note], said: re.Match[str
 
 
 def listed(rows: Sequence[Note]) -> list[Note]:
-    """Return the rows in the order of their numbers, which begin with 1."""
+    """Return the rows in the order of their list numbers, starting at 1."""
     return [row for target, _ in TITLES for row in rows if _title_of(row) == target]
 
 
@@ -102,7 +102,7 @@ def _shown(rows: Sequence[Note]) -> CommandResult:
     numbers, blocks = count(1), []
     for target, title in TITLES:
         lines = [f"{next(numbers)}. {line_of(row)}" for row in rows if _title_of(row) == target]
-        # In Markdown a list that does not begin with 1 needs an empty line before it.
+        # In Markdown a list that does not start at 1 needs an empty line before it.
         blocks += [f"**{title}**", "\n".join(lines)] if lines else []
     waiting = any(row.waits for row in rows)
     blocks.append(f"{HOW} {HOW_WAITING}" if waiting else HOW)
@@ -110,7 +110,7 @@ def _shown(rows: Sequence[Note]) -> CommandResult:
 
 
 def _buttons(rows: Sequence[Note]) -> tuple[Choice, ...]:
-    """Return buttons that keep waiting notes; if none waits, ones that forget the newest."""
+    """Return buttons that keep waiting notes, or without any, buttons that forget the newest."""
     numbered = list(enumerate(rows, start=1))
     if waiting := [(n, row) for n, row in numbered if row.waits]:
         named = [_button("Keep", n, row) for n, row in waiting[: MOST_BUTTONS - 2]]
@@ -125,12 +125,12 @@ def _button(verb: str, number: int, row: Note) -> Choice:
 
 
 def line_of(row: Note) -> str:
-    """Return a row as the list shows it, with its day."""
+    """Format a row for the list, with its date."""
     return f"{quoted(row.text)} ({row.at[:10]})"
 
 
 def _named(rows: Sequence[Note], which: str) -> list[Note]:
-    """Return the rows that "2", "#17", "waiting" or "all" names."""
+    """Return the rows named by "2", "#17", "waiting" or "all"."""
     if which == "all":
         return [*rows]
     if which == "waiting":
@@ -178,9 +178,9 @@ def _change(context: CommandContext, rows: Sequence[Note], text: str) -> Command
 
 
 def _note(context: CommandContext, lines: Sequence[str]) -> None:
-    """Tell the agent of a correction with the next question: its view may contain the note."""
+    """Add a correction to the next question, since the agent's view may contain the note."""
     if lines:
-        # A key belongs to one row, and the command's row has what the platform sent.
+        # The platform's key belongs to the command's own row.
         message = context.message
         told = replace(
             message,

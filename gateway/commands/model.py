@@ -1,7 +1,7 @@
-"""`/model`: lists the configured models, or chooses the one that answers first.
+"""`/model`: lists the configured models or chooses the one that answers.
 
-The choice is stored with the end of the command's turn. A conversation that does not fit into the
-new model's window is compacted before that.
+A conversation that does not fit into the new model's window is compacted first; the choice is
+stored with the end of the command's turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from gateway.storage.conversation import compactions
 from gateway.storage.conversation.turn_journal import TurnEnd
 
 DEFAULT = "default"
-"""The argument that undoes a choice."""
+"""The argument that resets the choice."""
 NO_ROOM = (
     "Even so, my instructions, the tools and your newest message leave it hardly any room, and"
     " answers may fail. Try a model with a larger window."
@@ -29,7 +29,7 @@ NOT_ALLOWED = "Only people who were let in by name may choose the model; nothing
 
 @Command("model", "show the models, or choose the one that answers here", TURN, 100)
 async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
-    """List the models or choose one; the end of the turn stores the choice."""
+    """List the models or choose one, stored with the end of the turn."""
     journal, wanted = context.journal, context.argument
     turn, known = journal.turn, choices(context.parts.mind.agent.models)
     if not wanted:
@@ -47,7 +47,7 @@ async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
     async def note(what: str) -> None:
         told.add(what)
 
-    # Reported in the answer, not as a notice.
+    # Reported in the answer instead of a notice.
     journal.tell_user = note
     compaction = await _make_room(context, context.parts.mind.agent.preferring(chosen))
     text = chosen_text(chosen, known, compaction)
@@ -71,14 +71,14 @@ async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
 
 
 def choice_of(wanted: str, known: Mapping[str, object]) -> str | None:
-    """Return the choice that a word means, "" for the default; None if there is none."""
+    """Return the choice that a word means: "" for the default, None if unknown."""
     if wanted.casefold() == DEFAULT:
         return ""
     return next((name for name in known if name.casefold() == wanted.casefold()), None)
 
 
 def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
-    """Return the list of choices, the default first; `chosen` is the conversation's, if any."""
+    """Return the list of models, the default first; `chosen` is the conversation's, if any."""
     default = next(iter(known))
     used = chosen if chosen in known else default
     blocks, lines = list[str](), list[str]()
@@ -95,7 +95,7 @@ def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) ->
 
 
 def price_text(prices: Prices | None) -> str:
-    """Describe the price of a million tokens."""
+    """Describe the price per million tokens."""
     if prices is None:
         return "price not known"
     if not prices.input and not prices.output:
@@ -106,7 +106,7 @@ def price_text(prices: Prices | None) -> str:
 def chosen_text(
     chosen: str, known: Mapping[str, Sequence[ChatModel]], compaction: Compaction | None
 ) -> str:
-    """Return the answer to a choice; the compaction made the view fit into the window."""
+    """Return the answer to a choice; `compaction` made the view fit, if it was needed."""
     name = chosen or next(iter(known))
     window = known[name][0].context_length
     text = f"From now on {messages.quoted(name)} answers here ({window:,} tokens)."

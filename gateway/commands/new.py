@@ -1,7 +1,6 @@
-"""`/new`: the conversation goes on in a new lineage.
+"""`/new`: continues the conversation in a new lineage.
 
-Earlier messages stay on record and leave the view. `sessions.reset` does the same without a
-command.
+Earlier messages stay stored but leave the view. `sessions.reset` does the same without a command.
 """
 
 from gateway.commands.registry import NEW_BEGINNING, Command, QueuedContext

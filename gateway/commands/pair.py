@@ -1,7 +1,7 @@
-"""`/pair`: an owner decides who may write to the bot, and invites to the web chat.
+"""`/pair`: owners decide who may write to the bot, and invite people to the web chat.
 
-The same as `parley pair` and `parley web invite`; people in the settings stay. A decision is part
-of the transaction that admits the message (gateway/access/pairing.py).
+Does the same as `parley pair` and `parley web invite`; people named in the settings stay. A
+decision is part of the transaction that admits the message (gateway/access/pairing.py).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from gateway.storage.people.members import Member, PairingRequest
 from gateway.storage.people.web_users import ChatLinks
 
 LISTED = 20
-"""Requests and members that `/pair list` shows, of each kind."""
+"""Most requests, and most members, that `/pair list` shows."""
 USAGE = """\
 Who may write to me:
 
@@ -41,7 +41,7 @@ ROLES: tuple[UserRole, ...] = get_args(UserRole)
 
 @Command("pair", "decide who may write to me", IMMEDIATE, 130, owner_only=True)
 def decide_requests(context: CommandContext) -> CommandResult:
-    """Show who asks to be let in, or decide about one of them; only in direct chats."""
+    """List access requests or decide about one; only in direct chats."""
     if not context.is_private:
         return CommandResult(DIRECT_ONLY)
     decision = _decide(context)

@@ -1,7 +1,7 @@
-"""The register of chat commands: what a command is and is given, and which one a message is.
+"""The registry of chat commands: their type, their arguments, and the parser of messages.
 
-A file of this folder is a command, or a few that are one idea. Nothing else names it: menus,
-`/help`, routes and rate limits follow from the decorator above its function (docs/commands.md).
+Each file of this folder defines one command, or a few that belong together. Menus, `/help`, routes
+and rate limits follow from the decorator on its function (docs/commands.md).
 """
 
 import pkgutil
@@ -38,14 +38,14 @@ class StatusFacts:
     """The current figures of a conversation's model and its context engine.
 
     Attributes:
-        window_tokens: Of the main model; a provider may give the account less of it.
-        threshold_tokens: Where compression starts; None if it is off or the engine does not say.
-        fixed_tokens: Estimate of system prompt and tool schemas.
-        chosen: Whether it was chosen for the conversation, with `/model`.
-        gone: The model that was chosen and is no longer configured; may be empty.
-        compresses: Whether the view is compacted at all (`compression.enabled`).
-        summaries: The models that write summaries, with their windows and whether they rest.
-        tools_off: Why enabled tools are off; empty if none is.
+        window_tokens: Window of the main model; a provider may grant the account less.
+        threshold_tokens: Compression threshold; None if off or unknown.
+        fixed_tokens: Estimated size of system prompt and tool schemas.
+        chosen: Whether the conversation chose it with `/model`.
+        gone: A chosen model that is no longer configured; may be empty.
+        compresses: Whether compression is on (`compression.enabled`).
+        summaries: The summary models, with their windows and whether they are paused.
+        tools_off: Why enabled tools are unavailable; may be empty.
     """
 
     name: str
@@ -65,10 +65,10 @@ class MoneyRules:
     """Prices and limits.
 
     Attributes:
-        prices: Of the models in use, by the name in the ledger.
-        rules: Of their prompt caches, instead of those of the catalog.
-        sender_daily_usd: Limit of a sender; None for no limit.
-        daily_usd: Limit of all senders together; chats do not show the amount.
+        prices: Prices of the models in use, by ledger name.
+        rules: Their prompt cache rules, which override the catalog.
+        sender_daily_usd: Limit per sender; None for no limit.
+        daily_usd: Limit for all senders together; chats do not show the amount.
     """
 
     prices: Mapping[str, Prices] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class MoneyRules:
     timezone: str = "UTC"
 
     def rates(self, name: str) -> CachePrices | None:
-        """Return prices and cache rules of a model; None if they are not known."""
+        """Return prices and cache rules of a model; None if unknown."""
         facts = replace(facts_of(name, FactsSettings()), prices=self.prices.get(name))
         known = CachePrices.of(facts)
         return known and known._replace(rules=self.rules.get(name, known.rules))
@@ -86,10 +86,10 @@ class MoneyRules:
 
 @dataclass(frozen=True, slots=True)
 class CommandServices:
-    """What every immediate command may use.
+    """The services that every immediate command may use.
 
     Attributes:
-        figures: Returns the current figures of a chosen model; None for the default one.
+        figures: Returns the current figures of a chosen model; None for the default.
     """
 
     figures: Callable[[str | None], StatusFacts]
@@ -99,11 +99,11 @@ class CommandServices:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """An immediate command, in the transaction that enters it into the inbox.
+    """The context of an immediate command, in the transaction that enters it into the inbox.
 
     Attributes:
-        conversation: Of its sender here; for an answer the one where the question was asked.
-        argument: The text after its word.
+        conversation: The sender's conversation; for an answer, the conversation of the question.
+        argument: The text after the command word.
     """
 
     conn: Connection
@@ -121,24 +121,24 @@ class CommandContext:
 
     @property
     def may_act(self) -> bool:
-        """Whether tools may touch the world for the sender."""
+        """Whether tools may have side effects for the sender."""
         access = self.services.pairing.owners.access
         return self.is_owner or access.may_act(self.conn, [self.sender])
 
     @property
     def is_private(self) -> bool:
-        """Whether the sender alone reads the answer."""
+        """Whether only the sender reads the answer."""
         return self.message.chat_kind == "dm"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of an immediate command; all but the text takes effect after the commit.
+    """The result of an immediate command; except for the text, it takes effect after the commit.
 
     Attributes:
-        stops: Whether the conversation's running turn ends.
-        dropped: Messages that will not be answered.
-        wake: Conversations that get a text as well.
+        stops: Whether to stop the conversation's running turn.
+        dropped: Number of messages that will not be answered.
+        wake: Other conversations with a new text.
         choices: Buttons below the text.
     """
 
@@ -152,7 +152,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class QueuedContext:
-    """A queued command, in the transaction that looks for the conversation's next turn."""
+    """The context of a queued command, in the transaction that finds the next turn."""
 
     conn: Connection
     held: Held
@@ -161,7 +161,7 @@ class QueuedContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A command that has a turn of its own; `argument` is the text after its word."""
+    """The context of a command with its own turn; `argument` is the text after its word."""
 
     journal: Journal
     argument: str
@@ -171,40 +171,40 @@ class TurnContext:
 # Compared by identity: two routes may have the same `when`.
 @dataclass(frozen=True, slots=True, eq=False)
 class Route(Generic[Given, Result]):
-    """When a command is called, with what, and what it returns."""
+    """When a command is called, with its context and result types."""
 
     when: Literal["at once", "queued", "as a turn"]
 
 
 DIRECT_ONLY = "Please send me that in a direct message: others can read it here."
 IMMEDIATE: Route[CommandContext, CommandResult] = Route("at once")
-"""Answered while its message is admitted, past the queue."""
+"""Answered during admission, bypassing the queue."""
 REPLY: Route[CommandContext, CommandResult] = Route("at once")
-"""The same, in the conversation where the question was asked that it answers."""
+"""The same, but in the conversation of the question that it answers."""
 QUEUED: Route[QueuedContext, AskedQuestion | str] = Route("queued")
-"""Carried out in its place in the queue: it asks the agent something, or answers with a text."""
+"""Runs at its place in the queue: asks the agent a question or answers with a text."""
 NEW_BEGINNING: Route[QueuedContext, AskedQuestion | str] = Route("queued")
-"""The same; it does not wait for an answer to an earlier question, and takes files with it."""
+"""The same, but does not wait for an answer to an earlier question, and accepts files."""
 TURN: Route[TurnContext, Awaitable[tuple[str, TurnEnd]]] = Route("as a turn")
-"""Queued as well; takes a turn without an answer of the agent, and returns how that ends."""
+"""Queued as well, but runs as a turn of its own and returns how the turn ends."""
 
 
 def _unwritten(_: Any) -> Any:
-    """The function of a `Command` that decorates nothing; `by_word` refuses it at the start."""
+    """Placeholder of a `Command` that decorates no function; `by_word` refuses it at start."""
     raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[Given, Result]):
-    """A chat command, and the decorator that makes one of a function.
+    """A chat command, and the decorator that turns a function into one.
 
     Attributes:
-        name: Its word: 1 to 32 small letters, the form that Telegram accepts.
-        help: For `/help` and the menus of platforms; at most 256 characters.
-        position: Its place in lists; equal ones are sorted by name.
-        aliases: Other words for it, which lists omit.
-        urgent: It has a wide limit of its own instead of `access.rate_per_min`.
-        owner_only: Others do not have this command, and menus omit it.
+        name: The command word: 1 to 32 lower-case letters, as Telegram requires.
+        help: Description for `/help` and platform menus; at most 256 characters.
+        position: Sort key in lists, before the name.
+        aliases: Other words for it, omitted from lists.
+        urgent: Whether it has its own wide rate limit instead of `access.rate_per_min`.
+        owner_only: Whether only owners have it; menus omit it.
     """
 
     name: str
@@ -226,10 +226,10 @@ AnyCommand = Command[Any, Any]
 
 @cache
 def by_word() -> Mapping[str, AnyCommand]:
-    """Return all commands by names and aliases, in the order of lists.
+    """Return all commands by name and alias, in list order.
 
     Raises:
-        ValueError: Two commands have the same word, or one decorates no function.
+        ValueError: Two commands share a word, or one decorates no function.
     """
     files = pkgutil.iter_modules(gateway.commands.__path__, f"{gateway.commands.__name__}.")
     there = [each for file in files for each in vars(import_module(file.name)).values()]
@@ -245,13 +245,13 @@ def by_word() -> Mapping[str, AnyCommand]:
 
 
 def commands(*, with_owners: bool = False) -> list[AnyCommand]:
-    """Return the commands of lists, in order; those for owners alone only with `with_owners`."""
+    """List the commands in order; include owner commands only with `with_owners`."""
     named = [command for word, command in by_word().items() if word == command.name]
     return [command for command in named if with_owners or not command.owner_only]
 
 
 def menu() -> tuple[tuple[str, str], ...]:
-    """Return the entries of platforms' menus: (name, help)."""
+    """Return the entries of platform menus: (name, help)."""
     return tuple((command.name, command.help) for command in commands())
 
 
@@ -263,12 +263,12 @@ _FOR_ANOTHER = re.compile(r"/\w+@\w+(?:\s.*)?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A text, read as a command.
+    """A text parsed as a command.
 
     Attributes:
         command: None for a message to the agent.
         argument: The text after the word of a command.
-        word: The word, as written, of a text that looks like a command; else empty. "/usr/bin" is a
+        word: The word as written if the text looks like a command; else empty. "/usr/bin" is a
             message.
         names_a_bot: Whether it names another bot ("/status@other_bot").
     """
@@ -280,17 +280,17 @@ class Parsed:
 
     @property
     def unknown(self) -> str:
-        """The word of a text that looks like a command but is not; else empty."""
+        """The word of a text that looks like an unknown command; else empty."""
         return "" if self.command else self.word
 
     def said_by(self, *, owner: bool) -> "Parsed":
-        """Return the reading for this sender: only owners have the commands of owners."""
+        """Return the result for this sender: only owners have owner commands."""
         is_kept = owner or self.command is None or not self.command.owner_only
         return self if is_kept else replace(self, command=None, argument="")
 
 
 def parse(text: str) -> Parsed:
-    """Read a text as a command; called once for each message."""
+    """Parse a text as a command; called once per message."""
     text = text.strip()
     if not text.startswith("/"):
         return Parsed()

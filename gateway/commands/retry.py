@@ -1,7 +1,7 @@
 """`/retry`: asks the newest question again.
 
-The old answer leaves the view and stays on record. With the number of an edited message, which a
-button gives, it asks the newest wording of that message.
+The old answer leaves the view but stays stored. With the number of an edited message, as sent by a
+button, it asks the newest wording of that message.
 """
 
 from gateway.commands.registry import QUEUED, Command, QueuedContext
@@ -26,7 +26,7 @@ def ask_again(context: QueuedContext) -> AskedQuestion | str:
         asked = content_of(conn, here, [edited], text)
         origins = origins_of(conn, here, [edited])
         return AskedQuestion(asked, others, origins=origins) if asked else NOTHING_TO_RETRY
-    # Before the turn is hidden: afterwards it is not the newest any more.
+    # Read before the turn is hidden: afterwards it is no longer the newest.
     others, retries = turns.asked_newest(conn, lease)
     question = turns.hide_newest(conn, lease.conversation)
     return AskedQuestion(question, others, retries) if question else NOTHING_TO_RETRY

@@ -1,4 +1,4 @@
-"""`/status`: the state of a conversation; and the texts about a model that `/usage` shares."""
+"""`/status`: the state of a conversation, with texts about a model that `/usage` shares."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from gateway.storage.schema import iso_time
 
 @Command("status", "show the state of this conversation", IMMEDIATE, 60, urgent=True)
 def show_status(context: CommandContext) -> CommandResult:
-    """Describe the conversation, and the questions that its turn waits for."""
+    """Describe the conversation and the questions that its turn waits for."""
     conn, conversation_id = context.conn, context.conversation
     model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
@@ -37,7 +37,7 @@ def show_status(context: CommandContext) -> CommandResult:
         for each in questions.pending(conn, conversation_id)
     ]
     text = status_text(standing, model, newest, waiting, waits_for)
-    # Troubles are for owners alone, and not for a group.
+    # Only owners see alerts, and not in a group.
     troubles = alerts.found(conn) if context.is_owner and context.is_private else []
     return CommandResult(text + troubles_text(troubles))
 
@@ -54,7 +54,7 @@ def status_text(
     Args:
         newest: The outcome of the newest turn, if any; "running" while it runs.
         waiting: The number of queued messages.
-        asked: The questions that the turn waits for, in words.
+        asked: Text about the questions that the turn waits for.
     """
     work = "working on an answer" if newest == "running" else "idle"
     if asked:
@@ -79,7 +79,7 @@ def status_text(
 
 
 def troubles_text(open_ones: Sequence[Alert]) -> str:
-    """Return the troubles for an owner; empty if there are none."""
+    """Return the open alerts for an owner; empty without any."""
     if not open_ones:
         return ""
     lines = [f"- {quoted(each.text)}, since {iso_time(each.since)}" for each in open_ones]
@@ -87,7 +87,7 @@ def troubles_text(open_ones: Sequence[Alert]) -> str:
 
 
 def _model_text(standing: ContextFill, model: StatusFacts) -> str:
-    """Return the model, whether it was chosen here, and the model of the last answer."""
+    """Describe the model, whether it was chosen here, and the model of the last answer."""
     last = standing.answered_by
     notes = ["chosen here"] if model.chosen else []
     notes += [f"the chosen {quoted(model.gone)} is no longer configured"] if model.gone else []
@@ -98,7 +98,7 @@ def _model_text(standing: ContextFill, model: StatusFacts) -> str:
 def status_facts(
     agent: Agent, context: ContextParts, prompts: Prompts, tools_off: str
 ) -> Callable[[str | None], StatusFacts]:
-    """Return a function that returns the current figures of a chosen model; None: the default."""
+    """Return a function that looks up the figures of a chosen model; None is the default."""
     known = choices(agent.models)
 
     def facts(chosen: str | None) -> StatusFacts:
@@ -107,7 +107,7 @@ def status_facts(
         answering = agent.preferring(chosen)
         model, limits = answering.models[0], context.limits_for(answering)
         engine = context.make_engine(limits)
-        # The first report of a conversation adds its own prompt.
+        # A typical prompt, until the conversation's first report contains its own.
         prompt = ChatMessage(role="system", content=prompts.typical(answering).text)
         return StatusFacts(
             name=model.name,
@@ -139,7 +139,7 @@ def context_text(standing: ContextFill, model: StatusFacts) -> str:
 
 
 def crowding_text(model: StatusFacts) -> str | None:
-    """Say that prompt and tools leave little room; None if they leave enough."""
+    """Return a warning if prompt and tools leave little room; else None."""
     room_tokens = model.threshold_tokens or model.window_tokens
     if model.fixed_tokens * 2 <= room_tokens:
         return None
@@ -168,7 +168,7 @@ _ENDINGS = {
 
 
 def tokens_text(spent: Spent) -> str:
-    """Describe the tokens of calls, with the part from the prompt cache."""
+    """Describe the tokens of calls, with the share from the prompt cache."""
     usage = spent.usage
     written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
     kinds = [f"{usage.cache_read_tokens:,} from the cache ({spent.hit_ratio or 0:.0%})"]

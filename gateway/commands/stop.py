@@ -1,7 +1,7 @@
 """`/stop`: ends the answer in progress, drops queued messages, and withdraws open questions.
 
-It applies to everything before it in the inbox, also if the process ends before the turn notices:
-the conversation's row stores the place.
+It applies to everything before it in the inbox, even if the process ends before the turn notices:
+the conversation's row stores its position.
 """
 
 from adapters.messages import MessageRef
@@ -12,15 +12,15 @@ from gateway.storage.queue import inbox
 
 @Command("stop", "stop the current answer and drop queued messages", IMMEDIATE, 20, urgent=True)
 def stop(context: CommandContext) -> CommandResult:
-    """Stop everything before the command in its conversation."""
+    """Stop everything in the conversation before the command."""
     conn, conversation_id = context.conn, context.conversation
-    # Before anything changes: the answer says what was stopped.
+    # Read before anything changes: the answer reports what was stopped.
     waiting = inbox.queued(conn, conversation_id)
     was_running = turns.has_running(conn, conversation_id)
     dropped = inbox.cancel_queued(conn, conversation_id)
     conversations.stop_upto(conn, conversation_id, context.seq)
     if questions.cancel(conn, conversation_id):
-        # The waiting turn has to end.
+        # Claim the conversation, so that the waiting turn ends.
         conversations.make_ready(conn, conversation_id)
     address = context.message.address
     return CommandResult(
@@ -31,7 +31,7 @@ def stop(context: CommandContext) -> CommandResult:
 
 
 def stop_text(*, was_running: bool, dropped: int) -> str:
-    """Return the answer to `/stop`; `dropped` is the number of messages that waited."""
+    """Return the answer to `/stop`; `dropped` is the number of waiting messages."""
     if not was_running and not dropped:
         return "There is nothing to stop."
     text = "Stopped." if was_running else "Nothing was running."

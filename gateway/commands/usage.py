@@ -1,4 +1,4 @@
-"""`/usage`: tokens and cost of a conversation, and what its sender has left today."""
+"""`/usage`: a conversation's tokens and cost, and the sender's remaining budget of today."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 
 @Command("usage", "show the tokens and the cost of this conversation", IMMEDIATE, 70)
 def show_usage(context: CommandContext) -> CommandResult:
-    """Show the conversation's figures, and its sender's spending of this day."""
+    """Show the conversation's figures and the sender's spending today."""
     conn, conversation_id, money = context.conn, context.conversation, context.services.money
     model = context.services.figures(conversations.chosen_model(conn, conversation_id))
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
@@ -47,8 +47,8 @@ def usage_text(
     """Return the answer to `/usage`.
 
     Args:
-        own: Costs of the sender today, in all conversations.
-        by_all_usd: Costs of all senders today; 0 without a budget for all.
+        own: The sender's costs today, in all conversations.
+        by_all_usd: Costs of all senders today; 0 without a shared budget.
     """
     lines = {
         "Context": context_text(standing, model),
@@ -82,7 +82,7 @@ def _spent_text(spent: Spent) -> str:
 
 
 def _cache_text(report: UsageReport, money: MoneyRules) -> str:
-    """Describe how much caching saved and could save; empty if that is not known."""
+    """Describe the actual and possible savings by caching; empty if unknown."""
     saved_usd, parts = saved_by_cache_usd(report.models, money.prices), list[str]()
     if saved_usd and saved_usd > 0:
         parts.append(f"saved {format_usd(saved_usd)} so far")
@@ -96,15 +96,15 @@ def _cache_text(report: UsageReport, money: MoneyRules) -> str:
 
 
 def saved_by_cache_usd(models: Mapping[str, Spent], prices: Mapping[str, Prices]) -> float | None:
-    """Return the savings by prompt caching; None if the price of a model is not known.
+    """Return the savings by prompt caching; None if a model's price is unknown.
 
-    Negative if writing cost more than reading saved.
+    Negative if cache writes cost more than reads saved.
     """
     saved_usd = 0.0
     for name, spent in models.items():
         usage, known = spent.usage, prices.get(name)
         cached = cost_usd(usage, known)
-        # The same tokens without a cache: all of the prompt at the full price.
+        # The same tokens without a cache: the whole prompt at full price.
         plain = cost_usd(Usage(usage.prompt_tokens, usage.output_tokens), known)
         if cached is None or plain is None:
             return None
@@ -113,17 +113,17 @@ def saved_by_cache_usd(models: Mapping[str, Spent], prices: Mapping[str, Prices]
 
 
 def _today_text(own: Spent, by_all_usd: float, money: MoneyRules) -> str:
-    """Describe what was spent, and what is left within the budget for all."""
+    """Describe the sender's spending and what is left of the budgets."""
     spent, limit_usd = own.cost, money.sender_daily_usd
     left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - by_all_usd
     if limit_usd is not None:
         spent += f" of {format_usd(limit_usd)}"
-    # Sums of floats: a used up budget may look open by a billionth.
+    # Float sums: an exhausted budget may seem to have a billionth left.
     if left_of_all_usd <= ROUNDING_USD:
         return f"{spent}; today's budget for everybody is used up"
     if limit_usd is None:
         return spent
     left_usd = max(limit_usd - own.usd, 0.0)
     text = f"{spent}, {format_usd(left_usd)} left"
-    # The amount left for all is for the operator alone.
+    # Only the operator may see the amount left of the shared budget.
     return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"
