@@ -1,1 +1,1 @@
-"""The gateway's side of agent/ports.py: journal, budgets, questions, files, search."""
+"""The gateway's implementation of agent/ports.py: journal, budgets, questions, files, search."""

@@ -1,7 +1,7 @@
-"""Budgets of a day, checked before every call of a model.
+"""Daily budgets, checked before every model call.
 
-The ledger has what was spent. The least costs of calls in flight are held in this process; other
-replicas see them once they are booked (docs/costs.md, Budgets).
+The ledger stores spent amounts. This process holds the minimum cost of calls in flight; other
+replicas see it once it is booked (docs/costs.md, Budgets).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,25 +24,25 @@ from gateway.storage.reports import spending
 log = structlog.get_logger()
 
 Release = Callable[[], None]
-"""Gives back what was held."""
+"""Releases a held amount."""
 
 Scope = Literal["all", "sender"]
 
 LEAST_USD = 1e-6
-"""Of a sender who is named as the one who spent most."""
+"""Least spending of a sender to be named as top spender."""
 ROUNDING_USD = 1e-9
-"""Sums of binary fractions are off by less."""
+"""Upper bound of rounding errors in float sums."""
 
 
 class Day(NamedTuple):
-    """A calendar day in a time zone; from `start` on, before `end`, both aware."""
+    """A calendar day in a time zone, from `start` (inclusive) to `end` (exclusive), both aware."""
 
     start: datetime
     end: datetime
 
 
 def day_of(day: date, zone: tzinfo) -> Day:
-    """Return the beginning and the end of a day, which is not always 24 hours long."""
+    """Return the start and end of a day, which may not be 24 hours long."""
     tomorrow = day + timedelta(days=1)
     return Day(datetime.combine(day, time.min, zone), datetime.combine(tomorrow, time.min, zone))
 
@@ -56,7 +56,7 @@ def refuse_unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> No
     """Check that every budget can be enforced.
 
     Raises:
-        SettingsError: A budget is set, and the price of a model is not known; a line for each.
+        SettingsError: A budget is set but a model's price is unknown; one line per model.
     """
     limits = settings.model_dump(include={"daily_usd", "sender_daily_usd"})
     wanted = [f"budget.{name}" for name, usd in limits.items() if usd is not None]
@@ -74,7 +74,7 @@ def refuse_unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> No
 
 
 class Limit(NamedTuple):
-    """A budget; `sender` is None for that of all together."""
+    """A budget; `sender` is None for the shared one."""
 
     scope: Scope
     usd: float
@@ -83,11 +83,11 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """The used part of a budget of today.
+    """The used part of a budget today.
 
     Attributes:
-        refuses: Whether nothing is left, or a call was refused for it.
-        top: Of a budget for all: the sender who spent most, and how much, or None.
+        refuses: Whether nothing is left or a call was refused.
+        top: For a shared budget: the top spender with the amount, or None.
     """
 
     limit: Limit
@@ -98,35 +98,35 @@ class BudgetUse:
 
     @property
     def share(self) -> float:
-        """The part that is spent, 1 for all of it."""
+        """The spent share, 1 for all of it."""
         return self.used_usd / self.limit.usd if self.limit.usd else 1.0
 
 
 class Budgets:
-    """The budgets of all senders, as this replica knows them."""
+    """The budgets of all senders, as known to this replica."""
 
     def __init__(self, database: Database, settings: BudgetSettings, timezone: str) -> None:
         self.database = database
         self._settings = settings
         self._zone = ZoneInfo(timezone)
-        # By call in flight: its sender, and what it will cost at least.
+        # Sender and minimum cost of each call in flight.
         self._holds: dict[object, tuple[str, float]] = {}
         self._releases = 0
         self._told: set[tuple[datetime, Limit]] = set()
 
     def take(self, settings: BudgetSettings, timezone: str) -> None:
-        """Use other budgets from the next call on."""
+        """Change the budgets for later calls."""
         self._settings, self._zone = settings, ZoneInfo(timezone)
-        # Another limit may not be used up.
+        # A changed limit may not be exhausted.
         usd = {"all": settings.daily_usd, "sender": settings.sender_daily_usd}
         self._told = {(day, limit) for day, limit in self._told if limit.usd == usd[limit.scope]}
 
     def for_sender(self, sender: str) -> "TurnSpending":
-        """Return the budgets for a turn of this sender, "platform:id"."""
+        """Return the budgets for a turn of a sender ("platform:id")."""
         return TurnSpending(self, sender)
 
     async def exhausted(self, sender: str) -> bool:
-        """Whether nothing is left for this sender: background work is not begun."""
+        """Whether a sender's budget is exhausted; background work then does not start."""
         limits = list(self._limits(sender))
         if not limits:
             return False
@@ -134,9 +134,9 @@ class Budgets:
         return any(spent >= limit.usd - ROUNDING_USD for limit, spent in used)
 
     async def uses(self, least_share: float) -> list[BudgetUse]:
-        """Return the budgets that are spent to at least this part, or that refuse calls.
+        """Return the budgets that are used to at least this share or that refuse calls.
 
-        A budget of 0 is left out: it is meant to refuse.
+        Omit a budget of 0, which refuses on purpose.
         """
         day = today(self._zone)
         since, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
@@ -160,9 +160,9 @@ class Budgets:
         return [each if each.limit.sender else replace(each, top=top) for each in found]
 
     async def hold(self, sender: str, forecast_usd: float | None) -> Release:
-        """Hold the least cost of a call, until the returned function is called.
+        """Hold the minimum cost of a call until the returned function is called.
 
-        A call of unknown cost is allowed while something is left, one without cost always.
+        A call of unknown cost is allowed while something is left; a free call always.
 
         Raises:
             SpendLimitReached: A budget does not allow the call.
@@ -170,7 +170,7 @@ class Budgets:
         """
         if forecast_usd != 0:
             await self._check(sender, forecast_usd)
-        # Nothing was awaited since the sums were read.
+        # No await since the sums were read.
         call = object()
         self._holds[call] = sender, forecast_usd or 0.0
         return partial(self._release, call)
@@ -191,14 +191,14 @@ class Budgets:
                 raise SpendLimitReached(limit.scope, limit.usd, day.end)
 
     def _limits(self, sender: str) -> Iterator[Limit]:
-        """Yield the budgets, the sender's own first: it says more."""
+        """Yield the budgets; the sender's own first, since its notice says more."""
         if self._settings.sender_daily_usd is not None:
             yield Limit("sender", self._settings.sender_daily_usd, sender)
         if self._settings.daily_usd is not None:
             yield Limit("all", self._settings.daily_usd, None)
 
     async def _used(self, day: Day, limits: Sequence[Limit]) -> list[tuple[Limit, float]]:
-        """Return the part of each budget that is spent or held."""
+        """Return the spent and held amount of each budget."""
         start = day.start.timestamp()
         while True:
             releases = self._releases
@@ -206,7 +206,7 @@ class Budgets:
                 await self.database.read(spending.spent_usd, start, limit.sender)
                 for limit in limits
             ]
-            # A call that ended meanwhile may be missing from both sums.
+            # A call that ended meanwhile may be missing in both sums: read again.
             if releases == self._releases:
                 break
         return [
@@ -218,10 +218,10 @@ class Budgets:
         return sum(usd for whose, usd in self._holds.values() if sender in {None, whose})
 
     def _tell(self, limit: Limit, day: Day, used_usd: float) -> None:
-        """Log that a budget is used up, once a day."""
+        """Log an exhausted budget once a day."""
         if (day.start, limit) in self._told:
             return
-        # Earlier days are forgotten, so that the set does not grow with time.
+        # Drop earlier days, so that the set does not grow.
         self._told = {told for told in self._told if told[0] == day.start}
         self._told.add((day.start, limit))
         log.warning(
@@ -235,7 +235,7 @@ class Budgets:
 
 
 class TurnSpending:
-    """`agent.ports.Spending` of one turn; to be closed when its last call is booked."""
+    """`agent.ports.Spending` of one turn; close it when the last call is booked."""
 
     def __init__(self, budgets: Budgets, sender: str) -> None:
         self._budgets = budgets
@@ -244,22 +244,22 @@ class TurnSpending:
 
     @asynccontextmanager
     async def call(self, forecast_usd: float | None) -> AsyncIterator[None]:
-        """Hold the least cost of a call until it is booked: at the turn's next call, or its end."""
+        """Hold a call's minimum cost until it is booked: at the turn's next call or its end."""
         self.close()
         self._release = await self._budgets.hold(self._sender, forecast_usd)
         try:
             yield
         except BaseException:
-            # The cost of a broken call is booked by itself.
+            # A failed call is booked separately.
             self.close()
             raise
 
     async def exhausted(self) -> bool:
-        """Whether nothing is left of a budget."""
+        """Whether a budget is exhausted."""
         return await self._budgets.exhausted(self._sender)
 
     def close(self) -> None:
-        """Release the cost of the last call."""
+        """Release the held cost of the last call."""
         if self._release is not None:
             self._release()
             self._release = None

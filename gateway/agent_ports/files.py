@@ -1,7 +1,7 @@
-"""Files on their way in and out: downloaded in the background, shown to models, made by tools.
+"""Files of messages and turns: downloaded in the background, shown to models, made by tools.
 
-A file of a message is downloaded after its admission, by a task without a lease. A conversation
-goes on when all its files have arrived.
+A task without a lease downloads a message's files after admission. The conversation continues when
+all its files have arrived.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ from gateway.storage.queue.outbox import OutboxPart
 log = structlog.get_logger()
 
 WITHIN_S = (20.0, 40.0, 60.0)
-"""Longest download at each try: one that hangs soon makes room for others, a slow one gets more."""
+"""Time limits of successive tries: a hanging download frees its slot soon, a slow one gets more."""
 PAUSES_S = (1.0, 4.0)
 AT_ONCE = 4
-"""Downloads of an account side by side, one of each conversation."""
+"""Concurrent downloads of an account, at most one per conversation."""
 BUDGET_BYTES = 64_000_000
-"""As much may be in memory: each account has its share, at least one file."""
+"""Memory for all downloads; each account has a share, at least one file."""
 LOOK = 100
-"""Conversations of an account that are considered at a time."""
+"""Conversations of an account to consider at a time."""
 SWEEP_S = 30.0
-"""The longest delay of a file by a lost hint."""
+"""Longest delay of a file whose hint was lost, in seconds."""
 STORAGE_RETRY_S = 1.0
 MAX_FILES_OF_TURN = 10
 DROPPED = "its message was dropped"
@@ -57,8 +57,8 @@ class Lane:
     """The downloads of one account.
 
     Attributes:
-        running: By conversation: the file that is being downloaded, and its task.
-        served: By conversation: the end of its newest download; one without any is next.
+        running: The current file and its task, by conversation.
+        served: End of the newest download by conversation; one without any is next.
     """
 
     adapter: Adapter
@@ -85,31 +85,31 @@ class Attachments:
         self._changed = asyncio.Event()
 
     def take(self, settings: AttachmentSettings) -> None:
-        """Use other limits from the next file on."""
+        """Change the limits for later files."""
         self._settings = settings
 
     def notify(self) -> None:
-        """Hint that a message came with files, or that one which waits for some was dropped."""
+        """Hint that a message with files came or was dropped."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Download until cancelled, beginning with the files that an earlier process left.
+        """Download until cancelled, starting with files of an earlier process.
 
-        One that cannot be downloaded is marked as failed, with words for the model.
+        Mark a file that cannot be downloaded as failed, with a text for the model.
         """
         async with asyncio.TaskGroup() as tasks:
             while True:
-                # First, so that a hint which comes meanwhile is not lost.
+                # Clear first, so that a later hint is not lost.
                 self._changed.clear()
                 await self._begin_and_end(tasks)
                 await self._wait_for_change()
 
     def files(self, turn: Turn) -> "TurnFiles":
-        """Return the files that the tools of a turn make."""
+        """Return the store for files made by a turn's tools."""
         return TurnFiles(self._database, turn, self._settings.max_bytes)
 
     async def _begin_and_end(self, tasks: asyncio.TaskGroup) -> None:
-        """Cancel unwanted downloads, and begin those that have room."""
+        """Cancel unwanted downloads and start those that have room."""
         try:
             for lane in self._lanes.values():
                 await self._drop_unwanted(lane)
@@ -124,7 +124,7 @@ class Attachments:
                 await self._changed.wait()
 
     async def _drop_unwanted(self, lane: Lane) -> None:
-        """Cancel the downloads that no message waits for any more."""
+        """Cancel downloads for which no message waits any more."""
         running = {wanted.id: task for wanted, task in lane.running.values()}
         if not running:
             return
@@ -133,10 +133,10 @@ class Attachments:
             await self._database.write(attachments.fail, attachment_id, DROPPED)
 
     async def _fill(self, account: tuple[str, str], lane: Lane, tasks: asyncio.TaskGroup) -> None:
-        """Begin as many downloads of an account as have room, conversations in turn.
+        """Start as many downloads of an account as have room, one conversation after another.
 
-        One that is too large for the rest of the room keeps those behind it waiting: else small
-        ones could keep it waiting for ever.
+        A file too large for the remaining room blocks the ones behind it; otherwise small files
+        could delay it forever.
         """
         if len(lane.running) >= AT_ONCE:
             return
@@ -160,8 +160,8 @@ class Attachments:
         return self._settings.max_bytes if size_bytes is None else size_bytes
 
     async def _bring_in(self, lane: Lane, wanted: AwaitedFile) -> None:
-        """Try once to fetch and store one file; its place is held until its bytes are stored."""
-        # A task for each file: its log lines belong to the file's message.
+        """Try once to fetch and store a file; hold its slot until the bytes are stored."""
+        # One task per file: its log lines belong to the file's message.
         trace = trace_of(wanted.conversation, wanted.inbox_seq)
         structlog.contextvars.bind_contextvars(trace=trace)
         try:
@@ -177,7 +177,7 @@ class Attachments:
     async def _try(self, adapter: Adapter, wanted: AwaitedFile) -> None:
         started = time.monotonic()
         tries = await self._database.write(attachments.attempt, wanted.id)
-        # Nobody waits for the file any more: its message was dropped.
+        # The file's message was dropped meanwhile.
         if tries == 0:
             return
         try:
@@ -194,7 +194,7 @@ class Attachments:
             await self._store(wanted, content, started)
 
     async def _fetch(self, adapter: Adapter, wanted: AwaitedFile, tries: int) -> bytes:
-        # The last try was counted before it began, and the process died in it.
+        # The last try was counted before it began, then the process died.
         if tries > len(WITHIN_S):
             raise FetchRejected(_LOST)
         limit_bytes = self._settings.max_bytes
@@ -204,7 +204,7 @@ class Attachments:
         except (FetchDelayed, FetchRejected, TimeoutError):
             raise
         except Exception as exc:
-            # A message whose file is never settled would wait for ever.
+            # A message with an unsettled file would wait forever.
             log.exception("attachment_fetch_broke", attachment=wanted.id)
             raise FetchRejected(_LOST) from exc
         if len(content) > limit_bytes:
@@ -212,7 +212,7 @@ class Attachments:
         return content
 
     async def _store(self, wanted: AwaitedFile, content: bytes, started: float) -> None:
-        """Store a file in parts, each in its own transaction; not if its message was dropped."""
+        """Store a file in parts, one transaction each; stop if its message was dropped."""
         digest = await asyncio.to_thread(hashlib.sha256, content)
         for n, body in enumerate(parts_of(content)):
             if not await self._database.write(attachments.store_part, wanted.id, n, body):
@@ -230,7 +230,7 @@ class Attachments:
         )
 
     async def _fail(self, adapter: Adapter, wanted: AwaitedFile, reason: str) -> None:
-        """Mark a file as failed; its sender is informed if the download was given up."""
+        """Mark a file as failed; notify its sender if the download was given up."""
         parts: list[OutboxPart] = []
         if reason == _LOST:
             text = GIVEN_UP.format(name=wanted.attachment.name.replace("`", "'"))
@@ -265,7 +265,7 @@ def _give_up(
 
 @dataclass(frozen=True, slots=True)
 class TurnFiles:
-    """`agent.ports.Files` of one turn; its files are shown when the turn commits."""
+    """`agent.ports.Files` of one turn; its files are sent when the turn commits."""
 
     database: Database
     turn: Turn
@@ -285,12 +285,12 @@ class TurnFiles:
 
 
 def with_pictures_of(database: Database, agent: Agent) -> Agent:
-    """Have an agent take its pictures from the stored files."""
+    """Return the agent with pictures loaded from stored files."""
     return replace(agent, images=Images(partial(load_image, database)))
 
 
 async def load_image(database: Database, conversation: str, attachment_id: int) -> str | None:
-    """Return the data URL of a picture of this conversation: `agent.turn.request.ImageLoader`."""
+    """Return a picture of this conversation as a data URL (`agent.turn.request.ImageLoader`)."""
     found = await database.read(attachments.in_conversation, int(conversation), attachment_id)
     picture = found and look_at(found.content)
     if found is None or picture is None:

@@ -1,7 +1,7 @@
-"""The agent's ports on the database, for one turn: its records, its compactions, past messages.
+"""The database side of one turn's ports: its records, its compactions, past messages.
 
-The archive of a conversation is for its context engine (`agent.ports.Archive`). Engines run in
-threads, where they wait for answers from the event loop.
+`agent.ports.Archive` serves context engines, which run in threads and wait for answers from the
+event loop.
 """
 
 import asyncio
@@ -48,22 +48,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LIMIT_S = 30.0
-"""Longest wait for one answer; a reader takes milliseconds."""
+"""Longest wait for one read, in seconds; it usually takes milliseconds."""
 
 
 class SummariesAhead(Protocol):
     """Writes summaries in the background; see `gateway.context.summaries.Preparations`."""
 
     def ask(self, session: Session, sender: str) -> None:
-        """Have one written for a segment, on the budget of this sender."""
+        """Request a summary of a segment, on this sender's budget."""
 
     async def ready(self, session_id: int) -> Summary | None:
-        """Return the segment's summary."""
+        """Return the segment's summary, if it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationArchive:
-    """The records of one conversation, and of no other."""
+    """Read access to the records of one conversation."""
 
     database: Database
     conversation: int
@@ -77,16 +77,16 @@ class ConversationArchive:
         )
 
     def nodes(self) -> Sequence[Node]:
-        """Return every node."""
+        """Return all nodes."""
         return self._read(compactions.nodes_of, self.conversation)
 
     def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
-        """Return the seqs of messages that the search finds, best first."""
+        """Return the seqs of matching messages, best first."""
         only = SearchLimits(before=(self.conversation, before_seq))
         return self._wait(self._found(words, limit, only))
 
     async def _found(self, words: str, limit: int, only: SearchLimits) -> list[int]:
-        """Search, once the newest messages are in the index, if that does not take long."""
+        """Index the newest messages within a time limit, then search."""
         with suppress(TimeoutError, StorageError):
             async with asyncio.timeout(CATCH_UP_S):
                 await Indexer(self.database).catch_up([self.conversation])
@@ -101,9 +101,9 @@ class ConversationArchive:
         return self._wait(self.database.read(fn, *args, **kwargs))
 
     def _wait(self, reading: Coroutine[Any, Any, T]) -> T:
-        # Here the loop would wait for itself.
+        # The loop would wait for itself here.
         if _is_in(self.loop):
-            # Else Python warns of a coroutine that was never awaited.
+            # Otherwise Python warns about a coroutine that was never awaited.
             reading.close()
             raise RuntimeError("the archive blocks: it is not for the event loop's own thread")
         return asyncio.run_coroutine_threadsafe(reading, self.loop).result(LIMIT_S)
@@ -121,13 +121,13 @@ def _is_in(loop: asyncio.AbstractEventLoop) -> bool:
 class Journal:
     """`agent.ports.TurnJournal` and `CompactionStore`; every write is one transaction.
 
-    All are fenced except `book`: calls are booked also if the turn was lost.
+    All writes are fenced except `book`: calls are billed even if the turn was lost.
 
     Attributes:
-        turn: Its session changes with every compaction.
-        ahead: Has summaries written ahead of need; None for a child, which ends before.
-        tell_user: Shows a notice in the chat, once a turn for each kind.
-        in_flight: The current call, as it would be booked if it were cut off now.
+        turn: The turn; its session changes with every compaction.
+        ahead: Prepares summaries in advance; None for a child, which ends too soon.
+        tell_user: Shows a notice in the chat, once per turn and kind.
+        in_flight: The current call as it would be booked if cut off now.
         recorded: The messages committed since the turn was loaded, in order.
     """
 
@@ -145,29 +145,29 @@ class Journal:
             seq = await self.database.write(turn_journal.record_message, self.turn, message, call)
         except (LeaseLost, TurnCancelled):
             if call is not None:
-                # Its text is dropped; it is billed all the same.
+                # Its text is dropped, but the provider bills it.
                 await self.book([replace(call, purpose="lost")])
             raise
         self.recorded.append(Entry(seq, message))
-        # The ledger has the cost of the call now.
+        # The ledger now contains the cost of the call.
         self.spending.close()
         return seq
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
-        """Book calls that made no message."""
+        """Book calls without a message."""
         if calls:
             turn = self.turn
             conversation = turn.lease.conversation
             await self.database.write(spending.book, conversation, turn.id, turn.sender, calls)
 
     def begin_call(self, call: ModelCall | None) -> None:
-        """Note the call in flight; None when it is over."""
+        """Set the call in flight; None when it has ended."""
         self.in_flight = call
 
     async def start_tool(
         self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
     ) -> None:
-        """Note the intent to run a tool."""
+        """Record the intent to run a tool."""
         await self.database.write(turn_journal.start_tool, self.turn, call, effect, decision)
 
     async def record_result(
@@ -194,7 +194,7 @@ class Journal:
         return await self.database.write(turn_journal.store_output, self.turn, text)
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
-        """Split the lineage; later messages belong to the new segment."""
+        """Store a compaction; later messages belong to the new segment."""
         session = await self.database.write(compactions.compact, self.turn, compaction, state)
         before, self.turn = self.turn.session, replace(self.turn, session=session)
         structlog.contextvars.bind_contextvars(session=session.id)
@@ -202,61 +202,61 @@ class Journal:
         return NewSegment(str(session.id), None if stays else session.system_prompt)
 
     def archive(self) -> ConversationArchive:
-        """Return the conversation's records; must be called in the event loop."""
+        """Return the conversation's archive; call this in the event loop."""
         loop = asyncio.get_running_loop()
         turn = self.turn
         return ConversationArchive(self.database, turn.lease.conversation, loop, turn.begins_at)
 
     def parts(self) -> PartStore:
-        """Return the store of summaries of parts."""
+        """Return the store of partial summaries."""
         return KeptParts(self.database, self.turn.lease.conversation, self.turn.sender)
 
     async def days(self, first_seq: int, last_seq: int) -> Days:
-        """Return the days of the messages of a range."""
+        """Return the dates of the messages in a range."""
         conversation = self.turn.lease.conversation
         return await self.database.read(transcript.days, conversation, first_seq, last_seq)
 
     async def prepared(self) -> Summary | None:
-        """Return the summary that was written ahead."""
+        """Return the summary prepared in advance, if any."""
         return await self.ahead.ready(self.turn.session.id) if self.ahead else None
 
     def prepare(self) -> None:
-        """Have one written."""
+        """Request a summary in advance."""
         if self.ahead is not None:
             self.ahead.ask(self.turn.session, self.turn.sender)
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
-        """Tell the user."""
+        """Notify the user."""
         await self.tell_user(what)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptParts:
-    """`agent.ports.PartStore` of one conversation; the calls count for the budget of `sender`."""
+    """`agent.ports.PartStore` of one conversation; calls count against the budget of `sender`."""
 
     database: Database
     conversation: int
     sender: str
 
     async def load(self) -> Mapping[str, str]:
-        """Return the summaries that are kept."""
+        """Return the stored partial summaries."""
         return await self.database.read(compactions.parts_of, self.conversation)
 
     async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:
-        """Keep one, and book what it has cost."""
+        """Store a partial summary and book its calls."""
         await self.database.write(
             compactions.put_part, self.conversation, key, text, calls, self.sender
         )
 
     async def forget(self) -> None:
-        """Drop them."""
+        """Delete the partial summaries."""
         await self.database.write(compactions.forget_parts, self.conversation)
 
 
 async def cut_off(
     call: ModelCall | None, written: str, models: Sequence[ChatModel]
 ) -> ModelCall | None:
-    """Return the call to book for one that was cut off before its answer was kept."""
+    """Return the booking for a call cut off before its answer was stored."""
     if call is None or call.usage is None or not call.estimated:
         return call
     tokens = await asyncio.to_thread(estimate_tokens, written, call.model)

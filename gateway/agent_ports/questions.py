@@ -1,7 +1,7 @@
-"""Questions of turns to people.
+"""Questions that turns ask people.
 
-A question and its message are committed together, then the turn is suspended; it goes on with an
-answer (gateway/commands/approvals.py), or when the time is over.
+A question and its message are committed together, then the turn is suspended. It resumes with an
+answer (gateway/commands/approvals.py) or when the time is over.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ from gateway.storage.queue.outbox import OutboxPart, parts_of
 log = structlog.get_logger()
 
 TIMEOUT_S: Mapping[InquiryKind, float] = {"approval": 3_600.0, "clarify": 86_400.0}
-"""Time for an answer. Then the turn goes on without it."""
+"""Seconds to wait for an answer; then the turn resumes without it."""
 SWEEP_S = 5.0
-"""The longest delay after its time until an inquiry expires; no answer is taken then."""
+"""Longest delay until an overdue inquiry is closed, in seconds; late answers are refused anyway."""
 TASK_CHARS = 100
-"""Of the shown task of a delegated child that asks."""
+"""Longest shown task of a delegated child that asks."""
 TOO_LONG = (
     "it needs an approval, and its arguments are too long to be shown to a person in full;"
     " do it in several smaller calls"
@@ -45,7 +45,7 @@ ONE_AT_A_TIME = (
 
 
 class Inquiries:
-    """Asks the people of conversations, and expires questions when their time is over."""
+    """Asks the people of conversations, and expires overdue questions."""
 
     def __init__(
         self, database: Database, owners: Owners, approval_valid_s: float, wakeups: Wakeups
@@ -56,12 +56,12 @@ class Inquiries:
         self._owners, self._renderers = owners, owners.renderers
 
     def people(self, turn: Turn) -> "TurnPeople":
-        """Return the people that a turn may ask; a delegated child asks its parent's people."""
+        """Return the people whom a turn may ask; a delegated child asks its parent's people."""
         return TurnPeople(self, turn)
 
     async def sweep(self) -> None:
-        """Expire questions that were not answered in time."""
-        # A read costs no commit, and usually none is due.
+        """Expire unanswered questions."""
+        # Read first: usually none is due, and a read needs no commit.
         if not await self.database.read(self._due):
             return
         for found, shown in await self.database.write(self._expire):
@@ -77,18 +77,18 @@ class Inquiries:
             self.wakeups.ready(found.conversation)
 
     def _due(self, conn: Connection) -> list[tuple[Question, Conversation]]:
-        """Return due questions with their places; those of accounts that are switched off stay."""
+        """Return due questions with their conversations, except those of inactive accounts."""
         due = questions.overdue(conn)
         places = [(found, conversations.get(conn, found.conversation)) for found in due]
         return [(found, place) for found, place in places if place.account_key in self._renderers]
 
     def _expire(self, conn: Connection) -> list[tuple[Question, set[int]]]:
-        """Expire due questions, inform the chats, and have their turns go on.
+        """Expire due questions, notify their chats and resume their turns.
 
-        Returns each question with the conversations that show it.
+        Return each question with the conversations that show it.
         """
         expired = []
-        # Read again, inside of the transaction: one may have been answered meanwhile.
+        # Read again in the transaction: a question may have been answered meanwhile.
         for found, place in self._due(conn):
             if not questions.expire(conn, found):
                 continue
@@ -103,22 +103,22 @@ class Inquiries:
         return expired
 
     def still_may_approve(self, conn: Connection, by: str, asked: Inquiry) -> bool:
-        """Whether an earlier approval for the conversation still counts."""
+        """Whether an earlier approval for the conversation still applies."""
         who = Answerer(role=self._owners.access.weakest(conn, [by]))
         return answer_refusal("approval", asked.tool, who, for_owners=asked.for_owners) is None
 
     def renderer(self, turn: Turn) -> Renderer:
-        """Return the renderer for the chat of a turn."""
+        """Return the renderer of a turn's chat."""
         address = turn.lease.address
         return self._renderers[address.platform, address.account]
 
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
-        """Return the rows that ask a question in the chat of a turn."""
+        """Return the outbox rows that ask a question in a turn's chat."""
         render, text = self.renderer(turn), self._text(found, question, turn)
         return _asked(render, f"inquiry:{found.id}", text, _choices(found), turn.reply_to)
 
     def tell_owners(self, conn: Connection, found: Question, question: str, turn: Turn) -> set[int]:
-        """Ask owners in their own chats, if none of them reads this chat; returns these chats."""
+        """Ask owners in their own chats if none of them reads this chat; return these chats."""
         if self._owners.access.weakest(conn, [turn.sender]) == "owner":
             return set()
         chats = self._owners.chats(conn, self._owners.everybody(conn))
@@ -144,13 +144,13 @@ def _asked(
     reply_to: str | None = None,
 ) -> list[OutboxPart]:
     *before, last = parts_of(render, f"{about}:asked", text, reply_to=reply_to, choices=choices)
-    # The key by which its buttons are found later.
+    # This key finds its buttons later.
     key = f"{about}:buttons:1" if last.choices else last.source_key
     return [*before, replace(last, source_key=key)]
 
 
 def _who_asks(conn: Connection, found: Question, turn: Turn) -> str:
-    """Return the text before an owner's question: the sender and the chat that it comes from."""
+    """Return the introduction of an owner's question: its sender and chat."""
     place = conversations.get(conn, found.conversation)
     name = inbox.name_of(conn, found.conversation, turn.sender.partition(":")[2])
     who = f"{quoted(name)} ({quoted(turn.sender)})" if name else quoted(turn.sender)
@@ -170,16 +170,16 @@ class TurnPeople:
     turn: Turn
 
     async def ask(self, inquiry: Inquiry) -> InquiryReply:
-        """Return the reply, or ask and wait."""
+        """Return the reply, or ask and suspend the turn."""
         found, shown = await self.inquiries.database.write(self._ask, inquiry)
         if shown is not None:
             self._announce(found, shown, inquiry.decision)
         return _reply(found)
 
     async def decided(self, call_id: str) -> InquiryReply | None:
-        """Return the result of an earlier attempt's approval of a call; None if it did not ask.
+        """Return an earlier attempt's approval of a call; None if it did not ask.
 
-        Nothing is read for a call of this attempt.
+        A call of this attempt needs no read.
         """
         if all(call["id"] != call_id for call in open_calls(list(self.turn.messages))):
             return None
@@ -191,7 +191,7 @@ class TurnPeople:
         return questions.of_call(conn, self.turn.id, call)
 
     def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, set[int] | None]:
-        """Return the question of the call; for a new one also the conversations that show it."""
+        """Return the call's question and, for a new one, the conversations that show it."""
         turns.proceed(conn, self.turn)
         call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
         found = questions.of_call(conn, self.turn.id, call)
@@ -199,7 +199,7 @@ class TurnPeople:
         if found is not None:
             return found, None
         lease = self.turn.lease
-        # A child has no chat: its parent's people are asked, where the parent's chat is.
+        # A child has no chat, so ask in its parent's.
         place = (lease.parent or lease.conversation, self.turn.id, call)
         if inquiry.kind == "approval":
             valid_s = self.inquiries.approval_valid_s
@@ -213,7 +213,7 @@ class TurnPeople:
         entered = questions.enter(conn, *place, inquiry, TIMEOUT_S[inquiry.kind])
         parts = self.inquiries.rendered(entered, inquiry.question, self.turn)
         turn_journal.notify(conn, self.turn, parts)
-        # An answer in the preview's place would be above the question.
+        # An answer that replaces the preview would be above the question.
         turn_journal.leave_preview(conn, lease)
         shown = {place[0]}
         if inquiry.for_owners:
@@ -221,7 +221,7 @@ class TurnPeople:
         return entered, shown
 
     def _announce(self, found: Question, shown: set[int], why: Decision | None) -> None:
-        """Log a new inquiry and its reason, and have it shown."""
+        """Log a new inquiry with its reason, and hint its delivery."""
         if found.state == "answered":
             log.info(
                 "tool_approved",
@@ -256,7 +256,7 @@ def _reply(found: Question) -> InquiryReply:
 
 
 def _for_whom(turn: Turn) -> str:
-    """Name the task of a delegated child; empty for a turn of the chat itself."""
+    """Name the task of a delegated child; empty for the chat's own turn."""
     if turn.lease.parent is None:
         return ""
     line = " ".join(text_of(turn.messages[0]).split()) if turn.messages else ""

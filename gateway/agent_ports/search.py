@@ -1,14 +1,13 @@
-"""Searches for one turn (`agent.ports.Searcher`), and feeds the index and the vectors they read.
+"""Search for one turn (`agent.ports.Searcher`), and the feeders of its index and vectors.
 
-A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
-index is fed in the background from the transcript, so a kill costs nothing; a search feeds the
-messages that it needs itself.
+A search covers what the turn's conversation may see (gateway/storage/search/query.py). The index is
+fed from the transcript in the background, so a kill loses nothing; a search indexes the messages
+that it needs.
 
-Vectors of messages come from a provider that has OpenAI's `/embeddings`, behind the index. A
-question is embedded while its words are searched; if that takes too long, or fails, the words
-decide alone. Each request is booked.
-Source: https://platform.openai.com/docs/api-reference/embeddings/create (at most 8,192 tokens of a
-text, 300,000 tokens of a request).
+Message vectors come later, from a provider with OpenAI's `/embeddings`. A question is embedded
+during the word search; if that fails or takes too long, only the words count. Each request is
+booked. Source: https://platform.openai.com/docs/api-reference/embeddings/create (at most 8,192
+tokens of a text, 300,000 tokens of a request).
 """
 
 import asyncio
@@ -52,25 +51,25 @@ from gateway.storage.search.query import Scope, SearchLimits
 log = structlog.get_logger()
 
 FEED_EVERY_S = 5.0
-"""How long a message stays out of the index, if no search needs it."""
+"""Pause between two runs of the indexer, in seconds."""
 AT_ONCE = 50
-"""Conversations that are looked up together."""
+"""Conversations per lookup."""
 CATCH_UP_S = 2.0
-"""How long a search waits until the newest messages are in the index."""
+"""Seconds that a search waits for the index to catch up."""
 EMBED_EVERY_S = 300.0
-"""How long an indexed message stays without a vector, and the pause after a provider's failure."""
+"""Pause between two runs of the embedder, also after a provider's failure, in seconds."""
 QUESTION_S = 2.0
-"""How long a search waits for the vector of its question."""
+"""Seconds that a search waits for the vector of its question."""
 TEXT_BYTES = 8_000
-"""Of a text; no tokenizer makes more than a token of a byte, so it has at most 8,192."""
+"""Longest embedded text; a byte is at most one token, so it stays below 8,192 tokens."""
 PRICES = {"text-embedding-3-small": 0.02, "text-embedding-3-large": 0.13}
 """US dollars for a million tokens. Source: https://openai.com/api/pricing"""
 SHORTENED, DIMENSIONS = "text-embedding-3-", 256
-"""Models whose vectors can be shortened, and to how many numbers: a byte each is stored."""
+"""Prefix of models with shortenable vectors, and their length; each number is stored in a byte."""
 
 
 class Indexer:
-    """Keeps the search index up with the transcripts."""
+    """Keeps the search index up to date with the transcripts."""
 
     def __init__(self, database: Database, meanings: "Embedder | None" = None) -> None:
         """Without `meanings` searches compare words only."""
@@ -79,7 +78,7 @@ class Indexer:
         self._broken: set[int] = set()
 
     async def feed_all(self) -> int:
-        """Feed the missing messages to an index of this version; returns the number seen."""
+        """Index all missing messages; return the number seen."""
         if not await self._database.read(index.is_current) and await self._database.write(
             index.clear
         ):
@@ -91,9 +90,9 @@ class Indexer:
         return fed
 
     async def catch_up(self, conversation_ids: Sequence[int]) -> int:
-        """Feed the missing messages of conversations; returns the number seen.
+        """Index the missing messages of conversations; return the number seen.
 
-        A step is a transaction; a conversation that cannot be fed delays no other.
+        Each step is a transaction; a conversation that cannot be indexed delays no other.
         """
         fed = 0
         for each in conversation_ids:
@@ -104,7 +103,7 @@ class Indexer:
         return fed
 
     async def _enter(self, found: Unindexed) -> int:
-        """Enter the messages of a step; returns their number, 0 if another feeder was first."""
+        """Index one step; return its number of messages, 0 if another feeder was first."""
         try:
             batch = await asyncio.to_thread(index.prepared, found)
             entered = await self._database.write(index.feed, batch)
@@ -119,7 +118,7 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class ConversationSearcher(Searcher):
-    """Searches what the conversation of a turn may see, before the turn's first message."""
+    """Searches the messages visible to a turn, before the turn's first message."""
 
     database: Database
     indexer: Indexer
@@ -128,7 +127,7 @@ class ConversationSearcher(Searcher):
 
     @override
     async def search(self, query: SearchQuery) -> Findings:
-        """Search; raises `ToolError` if a time cannot be read."""
+        """Search; raise `ToolError` for an invalid time."""
         before = (self.conversation, self.before_seq)
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
         scope = await self.database.read(search.searched_by, self.conversation)
@@ -159,7 +158,7 @@ class ConversationSearcher(Searcher):
         return Findings(tuple(hits), _in_words(scope, missing))
 
     async def _catch_up(self, scope: Scope) -> int:
-        """Feed the missing messages; returns how many are still missing, which may be many."""
+        """Index missing messages; return the number still missing."""
         if not await self.database.read(conversations.count_unsearched, scope.conversations):
             return 0
         with suppress(TimeoutError, StorageError):
@@ -169,7 +168,7 @@ class ConversationSearcher(Searcher):
 
 
 def _seconds(time: str | None) -> float | None:
-    """Return a time in seconds since the epoch; one without a zone is in UTC."""
+    """Parse a time into seconds since the epoch; without a zone it is UTC."""
     if time is None:
         return None
     try:
@@ -194,7 +193,7 @@ def _in_words(scope: Scope, missing: int) -> str:
 
 
 class Embedder:
-    """Keeps vectors up with the search index, and compares them with questions."""
+    """Keeps vectors up to date with the search index and compares them with questions."""
 
     def __init__(self, database: Database, model: ModelSettings, redactor: Redactor) -> None:
         self._database = database
@@ -206,7 +205,7 @@ class Embedder:
         self._space = f"{self._base_url} {self._name} {self._dimensions or ''}".rstrip()
 
     async def make_all_if_oldest(self, replica_id: Callable[[], int]) -> None:
-        """Make the missing vectors if this is the oldest replica; failures are logged."""
+        """Make the missing vectors if this is the oldest replica; log failures."""
         if await self._database.read(health.oldest_replica) == replica_id():
             try:
                 await self.make_all()
@@ -214,13 +213,13 @@ class Embedder:
                 log.warning("embeddings_not_made", error=str(exc))
 
     async def make_all(self) -> int:
-        """Make the missing vectors; returns their number.
+        """Make the missing vectors; return their number.
 
-        After a refused request the texts are sent one by one, until the refused one is found: it
-        gets an empty vector and is not sent again.
+        After a refused request, send the texts one by one to find the refused one: it gets an empty
+        vector and is not sent again.
 
         Raises:
-            ModelError: The provider cannot be asked now.
+            ModelError: The provider is unavailable.
         """
         made, most, before = 0, search.TEXTS, (index.END, index.END)
         while found := await self._database.read(search.lacking, self._space, before, most):
@@ -241,25 +240,25 @@ class Embedder:
     async def nearness(
         self, conversations: Collection[int], question: str, only: SearchLimits, conversation: int
     ) -> dict[tuple[int, int], float]:
-        """Return the nearness of messages to a question; {} without its vector."""
+        """Return the similarity of messages to a question; {} without a vector for it."""
         try:
             async with asyncio.timeout(QUESTION_S):
                 (asked,) = await self._asked([question], conversation)
         except (ModelError, StorageError, TimeoutError) as exc:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return {}
-        # On a thread: to compare 100,000 vectors takes too long for the event loop.
+        # In a thread: comparing 100,000 vectors would block the event loop.
         return await self._database.read(search.nearness, conversations, asked, only, self._space)
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> list[bytes]:
-        """Return the vectors of texts, by one request, which is booked."""
+        """Return the vectors of texts from one booked request."""
         inputs = [shortened(self._redactor.text(each)) for each in texts]
         asked: dict[str, object] = {"model": self._name, "input": inputs}
         if self._dimensions is not None:
             asked["dimensions"] = self._dimensions
-        # Read each time: a reload may have replaced it.
+        # Read each time, since a reload may replace it.
         key = self._model.api_key.get_secret_value().strip() if self._model.api_key else ""
-        # Requests are too far apart to keep a connection.
+        # Requests are too rare to keep a connection.
         server = JsonServer(self._base_url, lambda: key, 30.0)
         try:
             with openai_errors(key):
@@ -277,12 +276,12 @@ class Embedder:
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut to the length that a model reads; never empty."""
+    """Cut a text to the length that a model accepts; never empty."""
     return text.encode()[:TEXT_BYTES].decode(errors="ignore").strip() or "."
 
 
 def _vectors_in(said: Any, count: int, length: int | None) -> list[bytes]:
-    """Return the vectors of an answer, in the order of the texts."""
+    """Return the vectors of a response in the order of the texts."""
     try:
         found = {each["index"]: each["embedding"] for each in said["data"]}
         bodies = [_packed(found[n]) for n in range(count)]
@@ -294,6 +293,6 @@ def _vectors_in(said: Any, count: int, length: int | None) -> list[bytes]:
 
 
 def _packed(numbers: Sequence[float]) -> bytes:
-    """Return a vector's direction, eight bits for each number; zeros have none."""
+    """Normalize a vector and pack it into one byte per number; zeros stay zeros."""
     largest = max(map(abs, numbers))
     return array("b", [round(each / largest * 127) for each in numbers]).tobytes()

@@ -1,8 +1,8 @@
-"""The tool context of one turn: its notebook, a folder for its files, and its rights.
+"""The tool context of one turn: its notebook, a folder for its files, its rights.
 
-The rights follow from the people whose words the turn reads, not only those of its question: an
-order that a guest wrote an hour ago is still in view when a member says "go on". A new note is
-shown under the answer, with *Undo*.
+The rights depend on everyone whose words the turn reads, not only on the sender: an order that a
+guest wrote an hour ago is still in view when a member says "go on". A new note is shown below the
+answer with *Undo*.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -48,10 +48,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TurnNotebook:
-    """Reads and writes for one turn; every write is one fenced transaction.
+    """The notebook of one turn; every write is one fenced transaction.
 
     Attributes:
-        may_act: Whether all people of the turn may act: else no words may become notes, which
+        may_act: Whether all people of the turn may act; otherwise no text may become a note, which
             others will read.
     """
 
@@ -77,15 +77,15 @@ class TurnNotebook:
     async def change(
         self, target: MemoryTarget, *, remove: str | None, add: str | None
     ) -> Sequence[str]:
-        """Remove a note, put one in its place or behind the others.
+        """Remove, replace or append a note.
 
         Raises:
-            ToolError: The sender may not act, `add` is suspicious, no note or several contain
-                `remove`, or there is no room.
+            ToolError: The sender may not act, `add` is suspicious, `remove` matches no note or
+                several, or the notebook is full.
         """
         if not self.may_act:
             raise ToolError("the notes cannot be changed: a sender here may only talk")
-        # It would instruct every later prompt that contains it.
+        # It would inject instructions into every later prompt.
         if kinds := sorted(scan(add or "").counts):
             log.warning("note_refused", kinds=kinds)
             raise ToolError(f"the note is refused, it holds: {', '.join(kinds)}")
@@ -95,7 +95,7 @@ class TurnNotebook:
         return notes
 
     def _change(self, conn: Connection, change: Change) -> list[str]:
-        """Change the notes; the chat sees a removal at once, a new note at the turn's end."""
+        """Change the notes; report a removal at once, a new note at the turn's end."""
         notes, removed = notebook.change_notes(conn, self.turn, change)
         if removed is not None and change.add is None:
             turn_journal.notify(conn, self.turn, removal_of(self.render, removed))
@@ -103,7 +103,7 @@ class TurnNotebook:
 
 
 def lines_of(render: Renderer, notes: Iterable[Note]) -> list[OutboxPart]:
-    """Return one outbox row for each new note: a line with its buttons."""
+    """Return an outbox row for each new note: a line with buttons."""
     return [part for note in notes for part in _line(render, note)]
 
 
@@ -133,7 +133,7 @@ FOLDER = "workspaces"
 
 
 class Workspaces:
-    """The directories of all conversations, in `root`, named by the conversations' ids."""
+    """The directories of all conversations, below `root` by conversation id."""
 
     def __init__(self, settings: WorkspaceSettings, home: Path) -> None:
         try:
@@ -147,7 +147,7 @@ class Workspaces:
         return self.root / str(conversation_id)
 
     def forget(self, conversation_id: int) -> None:
-        """Delete a conversation's directory with all files; blocking."""
+        """Delete a conversation's directory; blocking."""
         folder = self.path_for(conversation_id)
         try:
             erase(folder)
@@ -158,11 +158,11 @@ class Workspaces:
 def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     """Return the current rights of a turn.
 
-    All people count whose words are in the conversation since its last `/new`. In a direct chat
-    these are its sender, and the authors of quoted and forwarded texts.
+    Everyone counts whose words are in the conversation since its last `/new`: in a direct chat the
+    sender and the authors of quoted and forwarded texts.
     """
     scope = notebook.scope_of(conn, turn.lease.conversation)
-    # The weakest decides: the model cannot keep the wishes of people apart (decision 089).
+    # The weakest decides: the model cannot tell people's orders apart (decision 089).
     everybody = set(turn.senders)
     origins = turn.session.origins
     everybody |= {origin.which for origin in origins if origin.kind == "quoted"}
@@ -172,7 +172,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     address = turn.lease.address
     return TurnRights(
         scope,
-        # A stranger whose words are here may talk, as a guest.
+        # A stranger whose words are here counts as a guest.
         roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
         group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",
         read=Provenance({*origins, *tainting(conn, access, origins)}),
@@ -180,9 +180,9 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
 
 
 def trail_of(conn: Connection, turn: Turn) -> Trail:
-    """Return the addresses that people named, and the turn's earlier use of them.
+    """Return the addresses named by people, and the turn's earlier use of them.
 
-    Text next to a paste may be its beginning: an address there counts as a link.
+    Text next to a paste may belong to it, so an address there counts as a link.
     """
     said = turns.own_words_in(conn, turn.lease.conversation, turn.session.id)
     done = turns.tool_steps(conn, turn)
@@ -193,7 +193,7 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
         links={
             address: "" for text, beside_paste in said if beside_paste for address in named_in(text)
         },
-        # A fetch without marks may have taken a link.
+        # A fetch without marks may have followed a link.
         followed=sum(
             each.name == FETCH_URL if each.marks is None else "linked" in each.marks
             for each in done
@@ -205,10 +205,10 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
 
 
 def tainting(conn: Connection, access: Access, origins: Collection[Origin]) -> set[Origin]:
-    """Return the tainting origins; of people only those who may not act now taint."""
+    """Filter the tainting origins; people taint only if they may not act now."""
     people = {origin.which for origin in origins if origin.kind == "quoted"}
     found = {origin for origin in origins if origin.kind != "quoted"}
-    # One read for all: usually all of them may.
+    # One read for all, since usually all may act.
     if people and not access.may_act(conn, people):
         found |= {Origin("person", who) for who in people if not access.may_act(conn, [who])}
     return found
@@ -216,7 +216,7 @@ def tainting(conn: Connection, access: Access, origins: Collection[Origin]) -> s
 
 @dataclass(frozen=True, slots=True)
 class ConversationPast(Past):
-    """The past of the conversation of one turn."""
+    """The past of one turn's conversation."""
 
     database: Database
     access: Access
@@ -238,7 +238,7 @@ class ConversationPast(Past):
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """Makes the tool context of one turn."""
+    """Builds the tool contexts of turns."""
 
     database: Database
     access: Access
@@ -251,7 +251,7 @@ class Toolkit:
     async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolRegistry) -> ToolContext:
         """Return the tool context of a turn, with the current rights of its people."""
         conversation, (skills, workspaces) = turn.lease.conversation, self.folders
-        # Only calls of these tools need the addresses that people named.
+        # Only these tools need the addresses named by people.
         leads_out = any(reads_elsewhere(schema.name, tools) for schema in tools.schemas)
         rights = await self.database.read(self._rights, turn, leads_out=leads_out)
         rights.read.past = ConversationPast(self.database, self.access, conversation)
@@ -284,7 +284,7 @@ class Toolkit:
 
 
 def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:
-    """Return the MCP servers with `confined` decided: by their settings, else by this record."""
+    """Return the MCP servers with `confined` resolved: by their settings, else by this record."""
     return {
         name: server.with_walls(was_here=name in confined or mcp.EVERY in confined)
         for name, server in settings.tools.mcp.items()
@@ -292,7 +292,7 @@ def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpSe
 
 
 def unconfined_in(settings: Settings, confined: Collection[str]) -> list[str]:
-    """Return the enabled MCP servers whose programs run without walls; see `with_walls`."""
+    """List the enabled MCP servers whose programs run unconfined; see `with_walls`."""
     are_there_walls = settings.tools.sandbox.backend != "none"
     return sorted(
         name

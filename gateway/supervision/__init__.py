@@ -1,1 +1,1 @@
-"""Supervision of the process: its home, its accounts, crashes, checks at the start."""
+"""Supervision of the process: its home, accounts, crashes, checks at start."""

@@ -1,7 +1,7 @@
-"""Runs the accounts' adapters: restarts them after failures, and replaces them.
+"""Runs the accounts' adapters, restarts them after failures, and replaces them.
 
-An adapter that fails is restarted with a growing pause; its failures never reach another one. If
-several replicas could receive for an account, one does, under a lease; the others only send.
+A failed adapter is restarted with a growing pause and never affects another. If several replicas
+could receive for an account, one does so under a lease; the others only send.
 """
 
 import asyncio
@@ -35,29 +35,29 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 LONGEST_PAUSE_S = 60.0
-"""Longest pause before an adapter that keeps failing runs again."""
+"""Longest pause between restarts of a failing adapter, in seconds."""
 STABLE_S = 60.0
-"""After a run of this length the back-off starts over."""
+"""Length of a run after which the back-off starts over, in seconds."""
 MOST_FAILURES = 3
-"""After this many failures in a row an adapter counts as not connected."""
+"""Consecutive failures after which an adapter counts as not connected."""
 ASK_AGAIN_S, LONGEST_ASK_S, ASK_AGAIN_FOR_S = 5.0, 300.0, 3600.0
-"""Pauses before a platform that refused is asked again, doubled each time, and for how long: a 401
-may be the platform's own trouble."""
+"""First and longest pause (doubling) before asking a refusing platform again, and for how long: a
+401 may be an outage of the platform."""
 CALLS_END_WITHIN_S = 10.0
-"""A replacement waits this long for calls under way; a slower one is cut, as by a crash."""
+"""A replacement waits this long for running calls; slower ones are cut off as by a crash."""
 WORKING = frozenset({"connected", "standby"})
-"""States of adapters whose account works, here or in another replica."""
+"""States of adapters whose account works here or in another replica."""
 
 
 @dataclass(slots=True)
 class Supervised:
-    """An adapter under supervision, or one of several connections that it receives over.
+    """A supervised adapter, or one of its several receiving connections.
 
     Attributes:
-        lease: Without it nothing is received; None if no other replica could.
-        stopped: Why it was refused, and does not run.
+        lease: Required to receive; None if no other replica could receive.
+        stopped: Why it was refused and does not run.
         trouble: Why its last run ended.
-        asked_until: Until when a refused platform is asked again, in words; empty if it is not.
+        asked_until: Until when a refusing platform is asked again, as text; else empty.
     """
 
     adapter: Adapter
@@ -68,7 +68,7 @@ class Supervised:
     asked_until: str = field(default="", init=False)
     _ask_in_s: float | None = field(default=None, init=False)
     _failed: int = field(default=0, init=False)
-    # When the current run counts as a success, and when the first refusal in a row came.
+    # When the current run counts as a success; when the first of consecutive refusals came.
     _steady_at: float = field(default=float("inf"), init=False)
     _refused_at: float = field(default=float("-inf"), init=False)
     _due: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -79,13 +79,13 @@ class Supervised:
 
     @property
     def name(self) -> str:
-        """`platform:account`; with the number of a further connection behind it."""
+        """`platform:account`, followed by the number of a further connection."""
         number = f"#{self.shard}" if self.shard else ""
         return f"{self.adapter.platform}:{self.adapter.account}{number}"
 
     @property
     def connected(self) -> bool:
-        """Whether the platform was reached lately over this connection, and what comes is taken."""
+        """Whether this connection reached the platform recently and receives updates."""
         is_failing = self._failed >= MOST_FAILURES and time.monotonic() < self._steady_at
         return self._receiver.connected and not is_failing
 
@@ -95,7 +95,7 @@ class Supervised:
 
     @property
     def state(self) -> str:
-        """What /readyz shows: connected, standby, or connecting, refused or stopped and why."""
+        """The state for /readyz: "connected", "standby", or "connecting: reason" and the like."""
         if self.stopped is not None:
             until = self.asked_until
             return f"refused: {self.stopped}; {until}" if until else f"stopped: {self.stopped}"
@@ -107,7 +107,7 @@ class Supervised:
 
     @property
     def is_standby(self) -> bool:
-        """Whether another replica receives for the account; this one only sends."""
+        """Whether another replica receives for the account and this one only sends."""
         return self.lease is not None and self.lease.elsewhere
 
     @property
@@ -116,9 +116,9 @@ class Supervised:
         return self.connected or self.is_standby or bool(self.stopped or self.trouble)
 
     async def keep(self) -> NoReturn:
-        """Run the adapter until cancelled; a halted one continues when it is resumed."""
+        """Run the adapter until cancelled; a halted one waits for `resume`."""
         while True:
-            # It may be halted again before this goes on.
+            # It may be halted again before this task continues.
             while not self._due.is_set():
                 await self._due.wait()
             self._due.clear()
@@ -126,7 +126,7 @@ class Supervised:
                 self._running = tasks.create_task(self._run_though_refused(), name=self.name)
 
     async def _run_though_refused(self) -> None:
-        """Run the adapter; after a refusal ask again with growing pauses, for an hour."""
+        """Run the adapter; after a refusal retry for an hour with growing pauses."""
         while True:
             await self.run()
             if self._ask_in_s is None:
@@ -135,20 +135,20 @@ class Supervised:
             self.trouble, self.stopped = self.stopped, None
 
     async def halt(self) -> None:
-        """Stop receiving; return once nothing is received any more."""
+        """Stop receiving, and wait until it has stopped."""
         self._due.clear()
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
 
     def resume(self) -> None:
-        """Receive again, however the last run ended."""
+        """Receive again, regardless of how the last run ended."""
         self.stopped = self.trouble = None
         self._refused_at = float("-inf")
         self._due.set()
 
     async def run(self) -> None:
-        """Run the adapter until cancelled or refused; its failures stay here."""
+        """Run the adapter until cancelled or refused; catch its failures."""
         if (lease := self.lease) is None:
             await self._keep_running()
             return
@@ -162,7 +162,7 @@ class Supervised:
                     running.cancel()
                     gone.cancel()
         finally:
-            # Refused, or the gateway stops: another replica may go on at once.
+            # Refused, or the gateway stops: let another replica continue at once.
             lease.give_up()
 
     async def _keep_running(self) -> None:
@@ -179,7 +179,7 @@ class Supervised:
                 log.error("adapter_stopped", adapter=self.name, reason=reason, ends=ends)  # noqa: TRY400
                 return
             except LeaseLost as exc:
-                # What came in last is another replica's to store; so is what comes next.
+                # Another replica stores the last update and all later ones.
                 log.warning("account_lost", adapter=self.name, reason=str(exc))
                 if self.lease is not None:
                     self.lease.lose()
@@ -192,13 +192,13 @@ class Supervised:
                 self._failed = 1 if time.monotonic() > self._steady_at else self._failed + 1
                 self._steady_at = float("inf")
                 log.exception("adapter_failed", adapter=self.name)
-            # A connection that is lost once a day must not wait a minute each time.
+            # A connection lost once a day must not wait a minute each time.
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
-            # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
+            # Limit the exponent: 2.0 ** 1024 overflows a float.
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))
 
     def _note_refusal(self, began: float) -> None:
-        """Decide when to ask again after a refusal that ended runs begun at `began`."""
+        """Schedule the next attempt after a refusal that ended a run begun at `began`."""
         now = time.monotonic()
         if now - began > STABLE_S or now - self._refused_at > ASK_AGAIN_FOR_S:
             self._refused_at = now
@@ -210,7 +210,7 @@ class Supervised:
 
 
 def supervised_of(adapters: Iterable[Adapter], receiving: AccountLeases) -> list[Supervised]:
-    """Return a supervisor for each adapter's connections, with the lease it needs to receive."""
+    """Return a supervisor for each connection of the adapters, with its receiving lease."""
     found = []
     for each in adapters:
         needs_lease = each.is_exclusive and not receiving.is_alone
@@ -221,9 +221,9 @@ def supervised_of(adapters: Iterable[Adapter], receiving: AccountLeases) -> list
 
 
 class ReplaceableAdapter:
-    """`adapters.base.Adapter`: the account's current one; another token means another adapter.
+    """Delegates to the account's current `adapters.base.Adapter`; a new token replaces it.
 
-    During a replacement new calls wait, and calls under way end with the adapter they began with.
+    During a replacement new calls wait, and running calls finish on the old adapter.
     """
 
     def __init__(self, adapter: Adapter) -> None:
@@ -239,7 +239,7 @@ class ReplaceableAdapter:
         self.preview_interval_s = adapter.preview_interval_s
 
     async def replace(self, adapter: Adapter) -> None:
-        """Switch to another adapter of the same account, and close the previous one."""
+        """Switch to a new adapter of the same account and close the old one."""
         self._open.clear()
         try:
             with suppress(TimeoutError):
@@ -251,7 +251,7 @@ class ReplaceableAdapter:
         try:
             await before.close()
         except Exception as exc:
-            # The account goes on with the other one by now.
+            # The account already uses the new adapter.
             here = f"{self.platform}:{self.account}"
             log.exception("adapter_not_closed", adapter=here, error=str(exc))
 
@@ -282,7 +282,7 @@ class ReplaceableAdapter:
         return self._now.pool
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of its webhooks; each leads to the adapter that is current by then."""
+        """Return the routes of its webhooks; each calls the current adapter."""
         return [
             each.__class__(each.method, each.path, self._led_on(each), each.kwargs)
             for each in routes_of(self._now)
@@ -347,10 +347,10 @@ class ReplaceableAdapter:
 
 
 class UnbuiltAdapter:
-    """`adapters.base.Adapter` of an account whose own could not be made: its answers wait.
+    """`adapters.base.Adapter` of an account that could not be set up: its answers wait.
 
     Args:
-        reason: For the operator.
+        reason: Explanation for the operator.
     """
 
     idempotent_sends: bool = False
@@ -408,6 +408,6 @@ class UnbuiltAdapter:
 
 
 def routes_of(adapter: Adapter) -> list[web.RouteDef]:
-    """Return an adapter's routes; only adapters with a webhook or a page have any."""
+    """Return an adapter's routes; empty without a webhook or page."""
     found: list[web.RouteDef] = getattr(adapter, "routes", list)()
     return found

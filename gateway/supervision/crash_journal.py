@@ -1,9 +1,9 @@
-"""The crash journal: how the process before this one ended.
+"""The crash journal: records how the previous process ended.
 
-Two files in PARLEY_HOME: `process.json` says which process runs and when it was last alive, and
-notes its end if there is time; `fatal.txt` gets the stacks of all threads at a fatal signal
-(`faulthandler`). Neither is written for a message, and neither waits for the disk: the kernel keeps
-it beyond the process, and the boot id shows a restart of the machine.
+Two files in PARLEY_HOME: `process.json` names the running process, when it was last alive and, if
+time allows, how it ended; `fatal.txt` gets the stacks of all threads at a fatal signal
+(`faulthandler`). Writes never wait for the disk: the kernel keeps them beyond the process, and the
+boot id reveals a restart of the machine.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ FILE = "process.json"
 STACKS = "fatal.txt"
 EARLIER_STACKS = "fatal.previous.txt"
 BEAT_S = 1.0
-"""Precision of the time of a death."""
+"""Precision of a recorded time of death, in seconds."""
 _SIZE = 1024
-"""Bytes of the journal. It is overwritten in place, so that a full disk does not stop it."""
+"""Size of the journal in bytes; overwriting in place works on a full disk."""
 _MOST_STACKS_BYTES = 1_000_000
-# What `faulthandler` writes of a thread, and of a frame in it.
+# The formats of threads and frames in `faulthandler` output.
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n((?:  .*\n)*)", re.MULTILINE)
 _TURN = re.compile(r"turn_(\d+)")
 _TURN_FRAME = re.compile(rf'^  File ".*{re.escape(Path(__file__).name)}", line \d+ in turn_(\d+)$')
@@ -56,16 +56,16 @@ class Machine:
         return _text(self.proc / "sys/kernel/random/boot_id")
 
     def up_s(self) -> float | None:
-        """Return the machine's uptime in seconds, or None if it is unknown."""
+        """Return the machine's uptime in seconds, or None if unknown."""
         text = _text(self.proc / "uptime")
         return float(text.split()[0]) if text else None
 
     def oom_kills(self) -> int | None:
-        """Return the number of processes killed for memory on the machine since its boot."""
+        """Return the number of OOM kills on the machine since its boot."""
         return _count(_text(self.proc / "vmstat"))
 
     def own_oom_kills(self) -> tuple[str | None, int]:
-        """Return this process's control group and the kills in it; None if it is unknown."""
+        """Return this process's control group (None if unknown) and its OOM kills."""
         for counter in self._counters():
             count = _count(_text(counter))
             if count is not None:
@@ -94,7 +94,7 @@ def _text(path: Path) -> str | None:
 
 
 def _count(text: str | None) -> int | None:
-    """Return the count of `oom_kill`; a kill of a whole group counts as several."""
+    """Parse the count of `oom_kill`; a kill of a whole group counts several times."""
     for line in (text or "").splitlines():
         name, _, count = line.partition(" ")
         if name == "oom_kill":
@@ -107,12 +107,12 @@ class Life:
     """One process; times in seconds since the epoch.
 
     Attributes:
-        group: Id of its control group.
-        group_oom_kills: Processes of the group killed for memory until `alive_at`.
-        asked: It was asked to stop.
-        over: It ended by itself.
+        group: Its control group.
+        group_oom_kills: OOM kills in the group until `alive_at`.
+        asked: Whether it was asked to stop.
+        over: Whether it ended by itself.
         error: The class of the exception that ended it.
-        turn: The turn in whose task that was raised.
+        turn: The turn whose task raised it.
     """
 
     pid: int
@@ -130,12 +130,11 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the process before this one ended.
+    """How the previous process ended.
 
     Attributes:
         reason: The fatal signal, or the class of the exception.
-        oom_kills: Processes killed for memory on the machine at about that time, if it is unknown
-            whether it was one of them.
+        oom_kills: OOM kills on the machine at about that time, if they may include this process.
     """
 
     death: Death
@@ -145,17 +144,17 @@ class Ending:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it ended by itself, without an exception."""
+        """Whether it ended by itself without an exception."""
         return self.death.how == "stopped"
 
 
 @dataclass(slots=True)
 class CrashJournal:
-    """Keeps the two files of this process, and reads how the one before it ended.
+    """Writes the two files of this process and reads those of the previous one.
 
     Attributes:
-        ending: Of the previous process, or of an earlier one that was not logged yet.
-        owed: The death that its turns were not charged with yet.
+        ending: The end of the previous process, or of an earlier one not logged yet.
+        owed: A death not yet charged to its turns.
     """
 
     home: Path
@@ -168,7 +167,7 @@ class CrashJournal:
     _stacks: int = -1
 
     def open(self) -> None:
-        """Read how the previous process ended, and begin this one's journal."""
+        """Read how the previous process ended, and start this one's journal."""
         earlier, owed, untold = self._read()
         stacks = self._take_stacks()
         if earlier is not None:
@@ -190,7 +189,7 @@ class CrashJournal:
         if (ending := self.ending) is None:
             return
         level = logging.INFO if ending.is_clean else logging.WARNING
-        if log.is_enabled_for(level):  # Else the next start does, as after `parley ask`.
+        if log.is_enabled_for(level):  # Otherwise the next start logs it, as after `parley ask`.
             self.ending = None
             log.log(
                 level,
@@ -212,18 +211,18 @@ class CrashJournal:
         except FileNotFoundError:
             return None, None, None
         except (OSError, ValueError, KeyError, TypeError) as exc:
-            # Torn by a power cut, or written by another version.
+            # Torn by a power cut or written by another version.
             log.warning("crash_journal_failed", error=type(exc).__name__)
             return None, None, None
         return life, owed, untold
 
     def _take_stacks(self) -> str:
-        """Return the stacks left by a fatal signal, and keep them under another name."""
+        """Return the stacks of a fatal signal, and move them to another file."""
         path = self.home / STACKS
         with suppress(OSError):
             if path.stat().st_size:
                 path.replace(self.home / EARLIER_STACKS)
-                # Moved first: after a crash here the next process must not take them for its own.
+                # Move first: after a crash here the next process must not read them again.
                 kept = (self.home / EARLIER_STACKS).read_bytes()[:_MOST_STACKS_BYTES]
                 return kept.decode(errors="replace")
         return ""
@@ -247,7 +246,7 @@ class CrashJournal:
         if self._has_restarted(life):
             return "machine_restarted"
         group, kills = self.machine.own_oom_kills()
-        # A container created again has another group, with a counter of its own.
+        # A recreated container has another group with its own counter.
         if group is not None and group == life.group and kills > life.group_oom_kills:
             return "out_of_memory"
         return "stop_cut_off" if life.asked else "killed"
@@ -256,7 +255,7 @@ class CrashJournal:
         boot_id, up_s = self.machine.boot_id(), self.machine.up_s()
         if boot_id and life.boot_id:
             return boot_id != life.boot_id
-        # Else the time of the boot, if the clock was not set meanwhile.
+        # Without a boot id compare the boot time, assuming an unchanged clock.
         return up_s is not None and self.now() - up_s > life.alive_at + BEAT_S
 
     def _oom_kills_since(self, life: Life) -> int:
@@ -266,12 +265,12 @@ class CrashJournal:
         return max(count - life.machine_oom_kills, 0)
 
     def settled(self) -> None:
-        """Note that the turns were charged."""
+        """Record that the turns were charged."""
         self.owed = None
         self.beat()
 
     def beat(self) -> None:
-        """Note that this process is alive."""
+        """Record that this process is alive."""
         group, kills = self.machine.own_oom_kills()
         self._note(
             alive_at=self.now(),
@@ -287,14 +286,14 @@ class CrashJournal:
             self.beat()
 
     def asked_to_stop(self) -> None:
-        """Note SIGTERM or SIGINT: a process that dies from now on had to end."""
+        """Record SIGTERM or SIGINT: a later death was requested."""
         self._note(asked=True)
 
     def close(self, error: BaseException | None) -> None:
-        """Note that this process ends by itself, with an exception or without one."""
+        """Record that this process ends by itself, with or without an exception."""
         name, turn = (type(error).__name__, turn_of_exception(error)) if error else (None, None)
         self._note(alive_at=self.now(), over=True, error=name, turn=turn)
-        # First: it keeps the number of its file, which another file may get soon.
+        # First, because it keeps a file descriptor that may be reused soon.
         faulthandler.disable()
         for file in (self._file, self._stacks):
             if file >= 0:
@@ -307,7 +306,7 @@ class CrashJournal:
         self._life = replace(self._life, **facts)
         data = orjson.dumps({"life": self._life, "owed": self.owed, "untold": self.ending})
         try:
-            # Padded, so that a shorter record leaves nothing of a longer one behind it.
+            # Padded to overwrite a longer record completely.
             os.pwrite(self._file, data.ljust(_SIZE - 1) + b"\n", 0)
         except OSError as exc:
             log.warning("crash_journal_failed", error=exc.strerror)
@@ -319,13 +318,13 @@ def _own_file(path: Path, flags: int) -> int:
 
 @contextmanager
 def keeping_journal(home: Path) -> Iterator[CrashJournal]:
-    """Keep the journal of this process until it ends, however that is."""
+    """Keep the journal of this process until its end."""
     journal = CrashJournal(home)
     journal.open()
     try:
         yield journal
     except BaseException as exc:
-        # A refused start has told its operator why: nothing has died.
+        # A refused start has already informed the operator and is not a crash.
         refused = isinstance(exc, GatewayError) and not isinstance(exc, StorageError)
         journal.close(None if refused or isinstance(exc, KeyboardInterrupt) else exc)
         raise
@@ -333,8 +332,8 @@ def keeping_journal(home: Path) -> Iterator[CrashJournal]:
 
 
 async def as_turn(turn_id: int, work: Awaitable[T]) -> T:
-    """Await a turn's work in a frame that stacks show as `turn_<id>`."""
-    # At a fatal signal `faulthandler` writes names of functions, and nothing else.
+    """Await a turn's work in a frame named `turn_<id>` in stacks."""
+    # At a fatal signal `faulthandler` writes only function names.
     code = _frame.__code__.replace(co_name=f"turn_{turn_id}")
     named: Callable[[Awaitable[T]], Awaitable[T]] = FunctionType(code, globals())
     return await named(work)
@@ -345,7 +344,7 @@ async def _frame(work: Awaitable[T]) -> T:
 
 
 def turn_of_stacks(stacks: str) -> int | None:
-    """Return the turn that ran in the thread of a fatal signal, or None."""
+    """Return the turn in the thread of a fatal signal, or None."""
     current = _CURRENT_THREAD.search(stacks)
     for line in current[1].splitlines() if current else ():
         if match := _TURN_FRAME.match(line):

@@ -1,10 +1,10 @@
-"""Keys and tokens: checked at the start, and again when they are replaced.
+"""Keys and tokens: checked at start and after each replacement.
 
-A provider is asked for the window of a model with each of its keys. A platform accepts or refuses
-its token when the adapter connects; then it is asked what else its app lacks.
+For each key the provider is asked for the model's window. A platform accepts or refuses its token
+when the adapter connects; then it is asked what the app lacks.
 
-Each reload reads the secrets again (gateway/reload/reloading.py). Models use new keys with the next
-call, accounts are restarted; MCP servers and plugins need a restart, as the log says.
+Each reload reads the secrets again (gateway/reload/reloading.py). Models use new keys from the next
+call, accounts restart; MCP servers and plugins need a restart of Parley, as the log says.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ from gateway.supervision.accounts import Supervised
 log = structlog.get_logger()
 
 LOOK_UP_S = 2.0
-"""Longest wait for a provider's model information; a start waits for no more."""
+"""Longest wait for a provider's model information at start, in seconds."""
 PLATFORMS_WITHIN_S = 2.5
-"""Longest wait for all platforms together: with that for the models a start waits less than 5 s."""
+"""Longest wait for all platforms; together with the models a start waits less than 5 s."""
 LOOK_AGAIN_S = 0.01
 LEAST_S = 0.5
-"""Time left at least for the second question."""
+"""Time reserved for the second request, in seconds."""
 ASKED_WITHIN_S = 5.0
-"""How long providers have to say whether they accept a new key."""
+"""Time limit of providers to accept a new key, in seconds."""
 INSIDE = frozenset({"offline", "recorded"})
-"""Models that need no network call."""
+"""Model kinds that need no network."""
 
 Outcome = Literal["accepted", "refused", "no_credit", "unreachable", "not_checked"]
 Answer = int | ModelError | TimeoutError | None
-"""A provider's answer about a model: its window, 0 if unknown; None if it cannot be asked."""
+"""A provider's answer about a model: its window, 0 if unknown; None if not asked."""
 
 
 class Configured(NamedTuple):
-    """One block of the settings, its models (one for each key), and its place in the file."""
+    """A model's block in the settings, its models (one per key), and its path in the file."""
 
     settings: ModelSettings
     models: Sequence[ChatModel]
@@ -61,13 +61,12 @@ class Checked:
     """The state of one key or token.
 
     Attributes:
-        subject: The model and which of its keys ("claude-sonnet-5 (key 2)"), or
-            `platform:account`.
-        text: For the operator; if something is wrong it names the setting.
-        lacks: What must be switched on at a platform; a sentence each, with the link.
-        greeting: Of a platform: an address that sends the code behind it to the bot.
-        bot: Of a platform: the bot's name, if it is known.
-        cost_usd: The cost of asking a model; None if no price is known.
+        subject: The model with its key number ("claude-sonnet-5 (key 2)"), or `platform:account`.
+        text: Text for the operator; names the setting of a problem.
+        lacks: Features to switch on at a platform, a sentence each with a link.
+        greeting: For a platform: a link that sends the code after it to the bot.
+        bot: For a platform: the bot's name, if known.
+        cost_usd: Cost of asking a model; None if its price is unknown.
     """
 
     subject: str
@@ -80,18 +79,18 @@ class Checked:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the operator must change something; other outcomes are fine, or tried again."""
+        """Whether the operator must act; other outcomes are fine or retried."""
         return self.outcome in {"refused", "no_credit"}
 
 
 async def learn_windows(line: Sequence[Configured]) -> list[Checked]:
-    """Ask the providers how large their models' windows are, with each key; side by side.
+    """Ask the providers for their models' windows with each key, concurrently.
 
-    A window from the settings stays unless the provider's is smaller; without an answer the table's
-    stays (agent/models/catalog.py).
+    A configured window applies unless the provider's is smaller; without an answer the catalog's
+    applies (agent/models/catalog.py).
 
     Returns:
-        Which keys are accepted; nothing for models inside Parley, which have none.
+        The state of each key; models inside Parley have none.
     """
     async with asyncio.TaskGroup() as tasks:
         asked = [
@@ -116,7 +115,7 @@ async def _asked(model: ChatModel, within_s: float) -> Answer:
 
 
 def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
-    """Use the first key's answer that has one; all keys are of one model."""
+    """Use the first key's answer with a window; all keys belong to one model."""
     told = [answer for answer in answers if isinstance(answer, int)]
     model = block.models[0]
     if not told and isinstance(answers[0], Exception):
@@ -133,7 +132,7 @@ def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
 
 
 def _of_model(block: Configured, number: int, answer: Answer) -> Checked:
-    """Log and return the state of a block's key, by its number."""
+    """Log and return the state of a block's key with this number."""
     model, setting = block.models[number], f"{block.place}.api_key{'s' if number else ''}"
     if not number and (variable := KEY_VARIABLES.get(model.provider)):
         setting += f" ({variable})"
@@ -152,14 +151,14 @@ def _of_model(block: Configured, number: int, answer: Answer) -> Checked:
 
 
 def refusal(failure: CredentialsRefused) -> tuple[Outcome, str]:
-    """Say why a provider refuses a key; the caller adds where to correct that."""
+    """Explain why a provider refuses a key; the caller adds the setting."""
     if isinstance(failure, CreditUsedUp):
         return "no_credit", "the key is good, but its account has no credit left"
     return "refused", "the provider refuses the key"
 
 
 def note_keys(rests: Rests, findings: Sequence[Checked]) -> None:
-    """Note the state of the models' keys, for later reports."""
+    """Store the state of the models' keys for later reports."""
     for each in findings:
         match each.outcome:
             case "accepted":
@@ -175,13 +174,13 @@ async def of_platforms(
     stop: asyncio.Event,
     accounts: Iterable[tuple[str, AccountSettings]] = (),
 ) -> list[Checked]:
-    """Wait until each platform has accepted or refused its token, and log which; within 2.5 s.
+    """Wait up to 2.5 s for each platform to accept or refuse its token, and log the result.
 
-    Those that accepted it are then asked what their app lacks, within the same time. The web chat
-    has no token. Returns early when the gateway must stop.
+    Then ask the accepting platforms, within the same time, what their app lacks. The web chat has
+    no token. Return early when the gateway must stop.
 
     Args:
-        accounts: Platform and block of each account to ask about.
+        accounts: Platform and block of each account to check.
     """
     platforms = [each for each in adapters if each.adapter.platform != BUILT_IN]
     end_at = time.monotonic() + PLATFORMS_WITHIN_S
@@ -204,14 +203,14 @@ Reports = Mapping[tuple[str, str], AccountReport]
 
 
 async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: float) -> Reports:
-    """Ask the platforms, side by side; leave out those that do not answer in time."""
+    """Ask the platforms concurrently; omit those that do not answer in time."""
     found: dict[tuple[str, str], AccountReport] = {}
 
     async def ask(platform: str, block: AccountSettings) -> None:
         found[platform, block.name] = await ask_platform(platform, block)
 
     with suppress(TimeoutError):
-        # The first steps of an adapter may have taken all of the time.
+        # The first steps of an adapter may have used all of the time.
         async with (
             asyncio.timeout(max(end_at - time.monotonic(), LEAST_S)),
             asyncio.TaskGroup() as tasks,
@@ -222,7 +221,7 @@ async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: floa
 
 
 async def ask_platform(platform: str, block: AccountSettings) -> AccountReport:
-    """Return the report of `check`, also if an SDK raises something unexpected."""
+    """Return the report of `check`, even if an SDK raises an unexpected exception."""
     try:
         return await check(platform, block)
     except Exception as exc:
@@ -260,7 +259,7 @@ def _logged(finding: Checked) -> Checked:
 
 
 def checked_lines(findings: Sequence[Checked]) -> list[str]:
-    """Return findings as the start and the set-up print them: first what must be changed."""
+    """Format findings for start and set-up, problems first."""
     marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
     found: list[str] = []
     for each in sorted(findings, key=lambda each: not each.is_wrong):
@@ -275,14 +274,14 @@ _READ_EACH_TIME = frozenset({("web", "oidc", "client_secret")})
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """Result of reading the secrets again, by the settings that refer to them.
+    """Result of reading the secrets again, by setting.
 
     Attributes:
-        renewed: With a new value, in use from now on.
-        restart: With a new value that needs a restart.
-        refused: Keys with a new value, in use from now on, that the provider refuses.
-        unreadable: Which cannot be read, and why; the previous value stays in use.
-        references: How many there are.
+        renewed: Settings whose new value is in use.
+        restart: Settings whose new value needs a restart.
+        refused: Keys whose new value is in use but refused by the provider.
+        unreadable: Unreadable references with reasons; the previous value stays in use.
+        references: Number of references.
     """
 
     renewed: tuple[str, ...] = ()
@@ -294,15 +293,15 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class SettingsReloaded:
-    """Result of reading the settings again, by their keys.
+    """Result of reading the settings again, by key.
 
     Attributes:
-        live: In effect from now on.
-        next_turn: In effect for turns that begin from now on.
-        restart: Changed, and waiting for a restart.
-        problems: Why nothing was changed, one line for each mistake.
-        adapters: Accounts that were restarted, and their state.
-        warnings: What may not work as intended.
+        live: Keys in effect now.
+        next_turn: Keys in effect for later turns.
+        restart: Changed keys that need a restart.
+        problems: Why nothing was changed, one line per mistake.
+        adapters: Restarted accounts and their state.
+        warnings: Warnings for the operator.
     """
 
     live: tuple[str, ...] = ()
@@ -327,7 +326,7 @@ _WORDS = {
 
 
 def reload_lines(done: Mapping[str, Any]) -> list[str]:
-    """Describe a reload of settings, or of secrets alone: a line for each key that changed.
+    """Describe a reload of settings or secrets, one line per changed key.
 
     Args:
         done: The fields of a `SettingsReloaded` or a `Reloaded`.
@@ -338,11 +337,11 @@ def reload_lines(done: Mapping[str, Any]) -> list[str]:
 
 @dataclass(slots=True)
 class Rotation:
-    """Reads the secrets of a running gateway again; `Reloading` ensures one reader at a time.
+    """Reloads the secrets of a running gateway; `Reloading` ensures one reader at a time.
 
     Attributes:
-        rests: Which models rest; one with a new key need not.
-        restarts_accounts: Whether accounts restart for new tokens; else the process must.
+        rests: Pauses of models; a new key ends one.
+        restarts_accounts: Whether accounts restart for new tokens; otherwise the process must.
     """
 
     settings: Settings
@@ -351,11 +350,11 @@ class Rotation:
     restarts_accounts: bool = False
 
     def take(self, settings: Settings, models: Sequence[ChatModel]) -> None:
-        """Continue with other settings, and the models made from them."""
+        """Switch to new settings and their models."""
         self.settings, self.models = settings, models
 
     async def reload(self) -> Reloaded:
-        """Read all secrets that the settings refer to; check new keys, and have models use them."""
+        """Read all referenced secrets, check new keys, and switch the models to them."""
         done = await self._told_apart(await asyncio.to_thread(self._read))
         trouble = done.restart or done.refused or done.unreadable
         log.log(
@@ -386,7 +385,7 @@ class Rotation:
         return Reloaded(tuple(renewed), tuple(restart), (), tuple(unreadable), len(found))
 
     async def _told_apart(self, done: Reloaded) -> Reloaded:
-        """Have models use their new keys; return refused ones apart."""
+        """Switch models to their new keys; list refused keys separately."""
         names = {id(secret): dotted(path) for path, secret in references_in(self.settings)}
         taking = [each for each in self.models if isinstance(each, Renewable) and each.take_key()]
         for model in taking:
@@ -394,7 +393,7 @@ class Rotation:
         answers = await asyncio.gather(*(_asked(model, ASKED_WITHIN_S) for model in taking))
         refused = set[str]()
         for model, answer in zip(taking, answers, strict=True):
-            # Without an answer nothing is known: the model is asked with the next message.
+            # Without an answer the state is unknown: the next message will tell.
             if isinstance(answer, CredentialsRefused) and not isinstance(answer, CreditUsedUp):
                 self.rests.note_failure(model.label, CredentialsRefused("the new key is refused"))
                 refused.add(names.get(id(model.secret), model.label))

@@ -1,7 +1,7 @@
-"""PARLEY_HOME: made for its owner, held by one process, and kept closed to others.
+"""PARLEY_HOME: created for its owner, locked by one process, kept closed to others.
 
-The kernel keeps commands of the tool `terminal` from opening Parley's own files, but not from
-changing their modes. So the modes are restored.
+The sandbox keeps commands of the tool `terminal` from opening Parley's files, but not from changing
+their modes, so the modes are restored.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 10.0
 LOCKED = "parley"
-"""Locked in PARLEY_HOME, by PARLEY_HOME/parley.lock, if no database lies there."""
+"""Name of the lock (PARLEY_HOME/parley.lock) without a database file."""
 RESTORING = "restoring"
-"""In PARLEY_HOME while a backup is restored into it (gateway/backup/restoring.py)."""
+"""File in PARLEY_HOME during a restore (gateway/backup/restoring.py)."""
 WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
 TOKEN_BYTES = 32
 OWN_SECRETS = (WEB_TOKEN, KEY_FILE)
-"""Files of PARLEY_HOME with secrets that Parley made."""
+"""Files in PARLEY_HOME with generated secrets."""
 
 
 @contextmanager
 def own_home(settings: Settings) -> Iterator[CrashJournal]:
-    """Hold PARLEY_HOME for this process alone, and keep its crash journal meanwhile.
+    """Lock PARLEY_HOME for this process and keep its crash journal meanwhile.
 
-    A database in a file is held with it; replicas on one server have a PARLEY_HOME each.
+    A database file is locked with it; replicas on one machine have a PARLEY_HOME each.
 
     Raises:
-        SettingsError: It cannot be created, or a restore into it is not finished.
-        DatabaseLocked: Another process has it.
+        SettingsError: It cannot be created, or a restore is unfinished.
+        DatabaseLocked: Another process holds it.
     """
     prepare_home(settings.home)
     if (settings.home / RESTORING).exists():
@@ -58,7 +58,7 @@ def own_home(settings: Settings) -> Iterator[CrashJournal]:
 
 
 def prepare_home(home: Path) -> None:
-    """Create PARLEY_HOME for its owner alone.
+    """Create PARLEY_HOME, accessible only to its owner.
 
     Raises:
         SettingsError: It cannot be created, or belongs to another user.
@@ -68,7 +68,7 @@ def prepare_home(home: Path) -> None:
     except OSError as exc:
         raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
     found, me = home.stat(), os.geteuid()
-    # Not fixed: closing such a folder would lock out its users.
+    # A shared folder like /tmp: closing it would lock out its users.
     if found.st_mode & stat.S_ISVTX and found.st_mode & stat.S_IWOTH:
         text = f"PARLEY_HOME {home} is a folder of all users; name one of Parley's own"
         raise SettingsError(text)
@@ -78,12 +78,12 @@ def prepare_home(home: Path) -> None:
 
 
 def with_web_token(settings: Settings) -> Settings:
-    """Return the settings with the web chat's token: their own, else the one kept in PARLEY_HOME.
+    """Return the settings with the web chat's token, configured or stored in PARLEY_HOME.
 
-    The first start makes that one.
+    The first start creates the stored token.
 
     Raises:
-        SettingsError: It cannot be read or made, or is not a token any more.
+        SettingsError: It cannot be read or created, or is not a valid token.
     """
     if settings.web.token is not None:
         return settings
@@ -99,16 +99,16 @@ def with_web_token(settings: Settings) -> Settings:
 
 
 async def keep_modes(current: Callable[[], Settings]) -> None:
-    """Restore the modes if there is a tool that could change them."""
+    """Restore the modes periodically if a tool could change them."""
     if "terminal" in (settings := current()).tools.enabled:
         await asyncio.to_thread(restore_modes, settings)
 
 
 def restore_modes(settings: Settings) -> None:
-    """Give directories the mode 0700, and let the owner read and write files, others not write.
+    """Set directories to mode 0700; let the owner read and write files, and no one else write.
 
-    Secrets made by Parley are readable by their owner alone. Files of another user stay: no command
-    can have changed them.
+    Generated secrets are readable only by their owner. Files of another user stay unchanged, since
+    no command could change them.
     """
     for path in _own(settings):
         try:
@@ -133,7 +133,7 @@ def _own(settings: Settings) -> Iterator[Path]:
 
 
 def _wanted(mode: int) -> int:
-    """Return the right mode: others may read files, but not enter directories."""
+    """Return the corrected mode: others may read files but not enter directories."""
     if stat.S_ISDIR(mode):
         return stat.S_IMODE(mode) & ~0o777 | 0o700
     return stat.S_IMODE(mode) & ~0o022 | 0o600

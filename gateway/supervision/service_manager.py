@@ -1,8 +1,8 @@
 """Notifies systemd (sd_notify): ready, stopping, reloading, and its watchdog.
 
-The watchdog is fed by progress alone: the event loop turns, the database answers, and the worker
-passes through its loop. A database error is an answer, since a restart would not fix it; a hanging
-database is not. Without NOTIFY_SOCKET nothing here runs. Source: sd_notify(3).
+Only progress feeds the watchdog: the event loop runs, the database answers, the worker passes
+through its loop. A database error counts as an answer, since a restart would not fix it; a hanging
+database does not. Without NOTIFY_SOCKET nothing here runs. Source: sd_notify(3).
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from gateway.storage.queue import leases
 log = structlog.get_logger()
 
 STATUS_EVERY_S = 30.0
-"""Without a watchdog."""
+"""Interval of status messages without a watchdog, in seconds."""
 FEEDS = 4
-"""Per period of the watchdog; one check may take as long as the pause between two."""
+"""Checks per watchdog period; one check may take as long as the pause between two."""
 _TOLD = {
     "gateway_ready": "READY=1\nSTATUS=receiving and answering",
     "gateway_stopping": "STOPPING=1\nSTATUS=finishing what has begun",
@@ -36,11 +36,11 @@ _TOLD = {
     "settings_refused": "READY=1",
     "reload_failed": "READY=1",
 }
-"""Messages to systemd by event of the log."""
+"""Messages to systemd by log event."""
 
 
 def service_manager(environ: MutableMapping[str, str] | None = None) -> "ServiceManager | None":
-    """Return the manager that the environment names, once: programs started later do not see it.
+    """Return the manager named by the environment, and remove it for child processes.
 
     Source of the variables: sd_notify(3), sd_watchdog_enabled(3).
     """
@@ -59,23 +59,23 @@ class ServiceManager:
     """The program that runs Parley as a service.
 
     Attributes:
-        socket: NOTIFY_SOCKET; "@" begins a name that is in no folder.
-        watchdog_s: After so many seconds without a message it restarts Parley; None: never.
+        socket: NOTIFY_SOCKET; "@" starts an abstract name.
+        watchdog_s: Seconds without a message after which it restarts Parley; None for never.
     """
 
     socket: str
     watchdog_s: float | None = None
 
     def tell(self, text: str) -> None:
-        """Send a message without waiting; drop it if it cannot be sent."""
+        """Send a message without waiting, or drop it."""
         kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-        # Also without a free descriptor: the manager notices that the watchdog runs out.
+        # Without a free descriptor, too: the watchdog then expires.
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
             sender.settimeout(0.0)
             sender.sendto(text.encode(), re.sub("^@", "\0", self.socket))
 
     def hear(self, event: Mapping[str, Any]) -> None:
-        """Send the message of an event of the log."""
+        """Send the message for a log event."""
         name = str(event["event"])
         if name == "reload_begun":
             self.tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
@@ -85,10 +85,10 @@ class ServiceManager:
 
 @dataclass(slots=True)
 class Pulse:
-    """Feeds the watchdog as long as there is progress.
+    """Feeds the watchdog while there is progress.
 
     Attributes:
-        worker_still_s: Returns the seconds since the worker passed through its loop.
+        worker_still_s: Returns the seconds since the worker's last pass.
     """
 
     manager: ServiceManager
@@ -99,11 +99,11 @@ class Pulse:
     _end: End = field(init=False)
 
     def __post_init__(self) -> None:
-        # The manager hears events from here on.
+        # Forward log events to the manager from here on.
         self._end = TAPS.listen([*_TOLD, "reload_begun"], self.manager.hear)
 
     async def run(self) -> None:
-        """Check for progress, and feed the watchdog, until cancelled."""
+        """Check for progress and feed the watchdog until cancelled."""
         watchdog_s = self.manager.watchdog_s
         every_s = STATUS_EVERY_S if watchdog_s is None else watchdog_s / FEEDS
         try:
@@ -114,16 +114,17 @@ class Pulse:
             self._end()
 
     async def look(self, within_s: float) -> str:
-        """Name the part without progress; empty if all have some."""
+        """Return the name of the stalled part; empty if none is."""
         try:
             async with asyncio.timeout(within_s):
-                # A refusal is an answer; `/readyz` reports it.
+                # An error is an answer; `/readyz` reports it.
                 with suppress(StorageError):
                     await self.database.write(leases.heartbeat, self.replica.id)
         except TimeoutError:
             return "the database does not answer"
         except Exception:
-            # Once it costs one feed of several; if it lasts the watchdog ends the process.
+            # One failure skips one feed of several; a lasting one lets the watchdog end the
+            # process.
             log.exception("progress_look_broke")
             return "whether the database answers cannot be looked up"
         if self.worker_still_s() > within_s * 2:

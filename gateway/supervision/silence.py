@@ -1,15 +1,15 @@
 """Detects accounts that have fallen silent.
 
-An account is silent when it has had something to send for `SILENT_AFTER_S` and sent nothing in
-that time. What does not count:
+An account is silent when it had something to send for `SILENT_AFTER_S` and sent nothing in that
+time. Not counted:
 
 - waits that the platform asked for, or for a used-up budget: the time starts over after them;
-- a chat that had failed for `SILENT_AFTER_S` when another chat of the account was sent something:
-  the account works, that chat has a trouble of its own;
+- a chat that has failed for `SILENT_AFTER_S` while another chat of the account was served: only
+  that chat has a problem;
 - the time before this process began.
 
-A silence lasts until the account sends something, or nothing of it waits any more; its beginning
-and its end are logged, once each.
+A silence lasts until the account sends something or has nothing left to send; its start and end are
+each logged once.
 """
 
 import time
@@ -31,19 +31,19 @@ Account = tuple[str, str]
 
 SILENT_AFTER_S = 60.0
 LOOK_EVERY_S = 5.0
-"""A silence, and its end, can go unnoticed for this long."""
+"""Interval of checks, in seconds."""
 
 
 @dataclass(slots=True)
 class AccountTimes:
-    """When things happened to one account, in monotonic seconds.
+    """Event times of one account, in monotonic seconds.
 
     Attributes:
-        sent: When the platform last accepted something; None before the first time.
-        received: When something that came in was last stored; None before the first time.
-        failing: By conversation whose newest attempt failed: since when.
-        asked: By conversation that was asked to wait: until when.
-        error: Why the newest message was not accepted; None if it was.
+        sent: When the platform last accepted a message; None before the first.
+        received: When an update was last stored; None before the first.
+        failing: Start of consecutive failures, by conversation.
+        asked: End of a wait requested by the platform, by conversation.
+        error: Why the newest message was refused; None if it was accepted.
     """
 
     began: float
@@ -54,9 +54,9 @@ class AccountTimes:
     error: str | None = None
 
     def silent_since(self, waiting: Backlog, now: float) -> float:
-        """Return since when nothing was sent although this conversation waits; `now` for no time.
+        """Return when the silence began for this waiting conversation; `now` if there is none.
 
-        Its row's age comes from the database's clock: it counts only if it is the shorter time.
+        The row's age comes from the database's clock, so it counts only if it is shorter.
         """
         failing = self.failing.get(waiting.conversation)
         if self.sent is not None and failing is not None and failing + SILENT_AFTER_S <= self.sent:
@@ -67,7 +67,7 @@ class AccountTimes:
 
 
 class Traffic:
-    """Notes what accounts send and receive, in memory: it costs the path no statement."""
+    """Records in memory when accounts send and receive."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock
@@ -82,20 +82,20 @@ class Traffic:
         return times
 
     def sent(self, account: Account, conversation: int) -> None:
-        """Note that the platform accepted a message."""
+        """Record that the platform accepted a message."""
         times = self.of(account)
         times.sent, times.error = self.clock(), None
         times.failing.pop(conversation, None)
         times.asked.pop(conversation, None)
 
     def received(self, account: Account) -> None:
-        """Note that a message came in and is stored."""
+        """Record that an incoming message was stored."""
         self.of(account).received = self.clock()
 
     def failed(
         self, account: Account, conversation: int, error: str, asked_s: float | None = None
     ) -> None:
-        """Note that a message was not accepted; `asked_s`: how long the platform asked to wait."""
+        """Record a refused message; `asked_s` is the wait requested by the platform."""
         times, now = self.of(account), self.clock()
         times.error = error
         if asked_s is None:
@@ -106,15 +106,15 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class AccountHealth:
-    """State of an account; times in seconds, None for what never happened.
+    """State of an account; times in seconds, None for never.
 
     Attributes:
         waiting: Unsent rows of the outbox.
-        oldest_unsent_s: Age of the oldest of them.
-        last_sent_s: How long ago the platform last accepted something from this process.
-        last_received_s: How long ago this process last stored something from the platform.
-        pool: Use of its connections (`PoolUse`); None if it has no pool.
-        last_error: Why the newest message was not accepted; None if it was.
+        oldest_unsent_s: Age of the oldest unsent row.
+        last_sent_s: Time since the platform last accepted a message from this process.
+        last_received_s: Time since this process last stored an update from the platform.
+        pool: Use of its connections (`PoolUse`); None without a pool.
+        last_error: Why the newest message was refused; None if it was accepted.
     """
 
     waiting: int
@@ -128,7 +128,7 @@ class AccountHealth:
 
 @dataclass(slots=True)
 class Watch:
-    """Checks whether accounts have fallen silent; each replica checks what it sends itself."""
+    """Checks for silent accounts; each replica checks its own."""
 
     database: Database
     adapters: Mapping[Account, Adapter]
@@ -138,27 +138,27 @@ class Watch:
 
     @property
     def silent_s(self) -> dict[Account, float]:
-        """For how long each account has been silent at the last check; 0 if it is not."""
+        """Duration of each account's silence at the last check; 0 if not silent."""
         now = self.traffic.clock()
         return {each: now - self._silent.get(each, now) for each in self.adapters}
 
     async def look(self) -> dict[Account, AccountHealth]:
-        """Return the state of all accounts, and log what has changed; one statement.
+        """Return the state of all accounts and log changes; one statement.
 
         Raises:
             StorageUnavailable: The outbox cannot be read.
         """
         waiting: dict[Account, list[Backlog]] = {account: [] for account in self.adapters}
         for each in await self.database.read(sending.waiting, self.replica.shared_id):
-            # Rows of accounts that are switched off wait, too; they are not reported.
+            # Waiting rows of inactive accounts are not reported.
             if (account := (each.platform, each.account)) in waiting:
                 waiting[account].append(each)
         return {account: self._judge(account, rows) for account, rows in waiting.items()}
 
     def _judge(self, account: Account, waiting: list[Backlog]) -> AccountHealth:
-        """Return the state of an account; log it if it has changed."""
+        """Return the state of an account; log a change."""
         times, now = self.traffic.of(account), self.traffic.clock()
-        # Else what failed once would stay in memory as long as the process lives.
+        # Drop settled conversations, which would stay in memory forever.
         unsent = {each.conversation for each in waiting}
         times.failing = {each: at for each, at in times.failing.items() if each in unsent}
         times.asked = {each: at for each, at in times.asked.items() if each in unsent}
@@ -197,7 +197,7 @@ class Watch:
         elif before is not None and since is None:
             del self._silent[account]
             sent = self.traffic.of(account).sent
-            # If what waited was given up, it is over now, not when a message was accepted.
+            # If the waiting rows were given up, the silence ends now.
             over = self.traffic.clock() if sent is None or sent <= before else sent
             log.warning(
                 "account_recovered",

@@ -1,4 +1,4 @@
-"""The state of a running gateway, gathered on demand for `/readyz` and findings."""
+"""Gathers the state of a running gateway on demand, for `/readyz` and findings."""
 
 import asyncio
 import time
@@ -19,18 +19,18 @@ from gateway.supervision.silence import Account, AccountHealth, Watch
 
 WRITE_TIMEOUT_S = 2.0
 LOW_SHARE = 0.8
-"""A budget used to this share is reported."""
+"""Share of a used budget that is reported."""
 DATABASE = "the database"
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """State of the models of this process, by their labels.
+    """State of this process's models, by label.
 
     Attributes:
-        answered: Their newest call was answered.
-        accepted: Their key was accepted last.
-        line: The configured ones that answer people.
+        answered: Models whose newest call succeeded.
+        accepted: Models whose key was accepted last.
+        line: The configured models that answer people.
     """
 
     configured: frozenset[str] = frozenset()
@@ -45,15 +45,15 @@ class LiveFacts:
     """The state of a running gateway at one moment.
 
     Attributes:
-        database: "writable", or why it is not.
-        adapters: Their states in words, by `Supervised.name`.
-        lasting_s: How long adapters have been without a connection, and the database away.
-        accounts: Empty while the database is away.
-        servers: Why each MCP server is not connected; "" if it is.
-        budgets: Those used to `LOW_SHARE` or more.
-        refused: The settings file that a reload refused, and its first mistake.
-        makes_backups: Whether this replica does: the one of all that has run for longest.
-        began_s: For how long this process has run.
+        database: "writable", or the reason why not.
+        adapters: States as text, by `Supervised.name`.
+        lasting_s: Duration of lost connections of adapters and the database.
+        accounts: Health of the accounts; empty while the database is unavailable.
+        servers: Why each MCP server is not connected; "" if connected.
+        budgets: Budgets used to `LOW_SHARE` or more.
+        refused: The settings file refused by a reload, with its first mistake.
+        makes_backups: Whether this replica makes the backups; the oldest one does.
+        began_s: Uptime of this process.
     """
 
     database: str = "writable"
@@ -92,11 +92,11 @@ class Vitals:
         return self.watch.database
 
     async def live(self, *, whole: bool = True) -> LiveFacts:
-        """Gather it; each call is a commit.
+        """Gather the state; each call makes a commit.
 
         Args:
-            whole: False for `/readyz`, which may be asked every second: omit what only alerts and
-                reports read from the database.
+            whole: False for `/readyz`, which may be called every second: omit facts that only
+                alerts and reports need.
         """
         state = await self.database_state()
         accounts: Mapping[Account, AccountHealth] = {}
@@ -113,7 +113,7 @@ class Vitals:
                 state, accounts = f"not readable: {exc}", {}
         adapters = {each.name: each.state for each in self.adapters}
         traffic = self.watch.traffic
-        # A refused one is not about to connect.
+        # A refused adapter is not about to connect.
         away = {name: said.startswith("connecting") for name, said in adapters.items()}
         away[DATABASE] = state != "writable"
         return LiveFacts(
@@ -131,7 +131,7 @@ class Vitals:
         )
 
     async def database_state(self) -> str:
-        """Return "writable", or why the database is not; try a commit."""
+        """Try a commit; return "writable" or the reason why not."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self.database.write(leases.heartbeat, self.watch.replica.id)
@@ -142,7 +142,7 @@ class Vitals:
         return "writable"
 
     def _lasts(self, name: str, *, is_so: bool) -> float:
-        """Return how long a state has lasted, by the checks of this process."""
+        """Return the duration of a state, by this process's checks."""
         if not is_so:
             self._since.pop(name, None)
             return 0.0
