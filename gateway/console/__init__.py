@@ -1,1 +1,1 @@
-"""The operator's console below /admin: for owners, in pages that the server writes."""
+"""The operator's console below /admin: server-rendered pages for owners."""

@@ -1,8 +1,8 @@
-"""How pages show values: the filters of the templates, and charts.
+"""Formatting of values on pages: template filters and charts.
 
-The server lays charts out, templates write their SVG. Bars and lines are drawn in a plane of
-`WIDTH` by `HEIGHT` that is stretched to the page, so they contain no text; a table next to them
-has all values.
+The server computes the layout of charts; templates write their SVG. Bars and lines use a plane of
+`WIDTH` by `HEIGHT` that is stretched to the page, so they contain no text; a table next to them has
+all values.
 """
 
 import re
@@ -28,17 +28,17 @@ from gateway.storage.reports.spending import Spent
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 _ADDRESS = re.compile(r"""https://[^\s<>"'`]*[^\s<>"'`.,:;!?)\]]""")
-"""Without punctuation that belongs to the sentence."""
+"""Without trailing punctuation of the sentence."""
 _STEPS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 WIDTH, HEIGHT = 600.0, 120.0
 GAP = 0.22
-"""Between two bars, as a part of the room of one."""
+"""Gap between two bars, as a share of a bar's space."""
 MOST_SERIES = 4
 OTHER = "other"
 
 
 def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
-    """Return the filters by name; moments are shown in a time zone."""
+    """Return the template filters by name; times are shown in the given zone."""
     zone = ZoneInfo(timezone)
     return {
         "moment": partial(moment, zone=zone),
@@ -72,9 +72,9 @@ def clock(at: float | str | None, zone: ZoneInfo) -> Markup | str:
 
 
 def instant(at: str, zone: ZoneInfo) -> Markup | str:
-    """Return a `<time>` of a line of the log, with milliseconds, and the day if it is not today.
+    """Return a `<time>` for a log line, with milliseconds, and the date unless it is today.
 
-    A text that is not a time stays a text.
+    Return other texts unchanged.
     """
     try:
         here = datetime.fromisoformat(at).astimezone(zone)
@@ -97,7 +97,7 @@ def _time(at: float | str | None, zone: ZoneInfo, form: str) -> Markup | str:
 
 
 def code_and_text(text: str) -> list[tuple[bool, str]]:
-    """Return the parts of a Markdown text in order: (whether it is a block of code, the part)."""
+    """Split a Markdown text into parts: (whether it is a code block, the part)."""
     parts, at = list[tuple[bool, str]](), 0
     for found in _FENCED.finditer(text):
         parts += [(False, text[at : found.start()]), (True, found[2])]
@@ -107,7 +107,7 @@ def code_and_text(text: str) -> list[tuple[bool, str]]:
 
 
 def linked(text: str) -> Markup:
-    """Return a text whose https:// addresses are links."""
+    """Turn https:// addresses in a text into links."""
     parts, at = list[Markup | str](), 0
     whole = Markup('<a href="{0}" rel="noreferrer">{0}</a>')
     for found in _ADDRESS.finditer(text):
@@ -117,7 +117,7 @@ def linked(text: str) -> Markup:
 
 
 def stretch(seconds: float | None) -> str:
-    """Return a duration in its two largest units: "3 min 20 s"."""
+    """Format a duration in its two largest units: "3 min 20 s"."""
     if seconds is None:
         return NOTHING
     if seconds < 1:
@@ -133,41 +133,41 @@ def stretch(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long ago something was."""
+    """Format a time span as "… ago"."""
     return NOTHING if seconds is None else f"{stretch(seconds)} ago"
 
 
 def number(value: float | None) -> str:
-    """Return a whole number with separators."""
+    """Format an integer with thousands separators."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def short(value: float | None) -> str:
-    """Return a number in three digits: 940, 12.3k, 4.56M."""
+    """Format a number in three digits: 940, 12.3k, 4.56M."""
     if value is None:
         return NOTHING
     for unit, step in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        # A number that would be rounded to a thousand of the smaller unit is one of the larger.
+        # Use the larger unit for a number that would round up to 1,000 of the smaller.
         if abs(value) >= 0.9995 * step:
             return f"{value / step:.3g}{unit}"
     return f"{value:.3g}"
 
 
 def share(ratio: float | None) -> str:
-    """Return a part of a whole in percent; a small part is not shown as 0%."""
+    """Format a ratio in percent; a small ratio never becomes 0%."""
     if ratio is not None and 0 < ratio <= 0.005:
         return "< 1%"
     return NOTHING if ratio is None else f"{ratio:.0%}"
 
 
 def money(value: Spent | float | None) -> str:
-    """Return an amount of money."""
+    """Format an amount in US dollars."""
     return value.cost if isinstance(value, Spent) else format_usd(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of a bar; `kind` is the number of its series."""
+    """A segment of a bar; `kind` is the number of its series."""
 
     x: float
     y: float
@@ -179,11 +179,11 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars next to each other, each of stacked parts.
+    """Bars of stacked segments.
 
     Attributes:
-        top: The value of the upper edge, in words.
-        rows: (label, values in words) for the table, in order.
+        top: The formatted value of the upper edge.
+        rows: (label, formatted values) for the table, in order.
     """
 
     title: str
@@ -200,7 +200,7 @@ def bars(
     values: Sequence[tuple[str, Sequence[float]]],
     write: Callable[[float], str],
 ) -> BarChart:
-    """Return a chart of values by label: one of each series, from the bottom up."""
+    """Build a chart of values by label, with series stacked from the bottom up."""
     top = max((sum(each) for _, each in values), default=0.0)
     step = WIDTH / max(len(values), 1)
     boxes = []
@@ -221,9 +221,9 @@ def stacked(
     values: Sequence[tuple[str, dict[str, float]]],
     order: Sequence[str] = (),
 ) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """Return series and their values: those of `order`, then the largest; small ones as one.
+    """Return series and values: those of `order`, then the largest; small ones combined.
 
-    With the same order a name has the same colour in several charts.
+    The same order gives a name the same colour in several charts.
     """
     totals: dict[str, float] = {}
     for _, each in values:
@@ -243,7 +243,7 @@ def stacked(
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """A value that changes, with levels (y, kind, text) across and marks (x, text) of events."""
+    """A changing value, with horizontal levels (y, kind, text) and event marks (x, text)."""
 
     title: str
     line: str
@@ -260,12 +260,12 @@ def steps(
     marks: Sequence[tuple[int, str]],
     write: Callable[[float], str],
 ) -> LineChart:
-    """Return a chart of values, each of which is valid until the next one.
+    """Build a step chart: each value applies until the next.
 
     Args:
         values: At least one, in order.
-        levels: (kind, value, text) of lines across.
-        marks: (number of the value that it precedes, text).
+        levels: (kind, value, text) of horizontal lines.
+        marks: (index of the following value, text).
     """
     top = max([*values, *(value for _, value, _ in levels)]) or 1.0
     width = WIDTH / len(values)

@@ -1,4 +1,4 @@
-"""The register of the console's pages: each is one function with a path and a place in the menu.
+"""The registry of the console's pages: each is a function with a path and a menu entry.
 
 ```
 @page("/admin/conversations/{id}", "Conversation")
@@ -12,8 +12,8 @@ async def retry(ask: Ask) -> Result:
     return Moved("/admin/dead-letters", "The message is asked again.")
 ```
 
-A page only shows. An action only changes: a form with a checked token calls it, and it leads to a
-page, so that a reload repeats nothing. Only owners get here (site.py).
+A page only shows data. An action only changes data: a form with a verified token calls it, and it
+redirects to a page, so a reload repeats nothing. Only owners have access (site.py).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,22 +38,22 @@ from gateway.storage.schema import id_in
 HOME = "/admin"
 MenuGroup = Literal["Now", "Chats", "People", "System"]
 MENU_GROUPS: tuple[MenuGroup, ...] = get_args(MenuGroup)
-"""Parts of the menu, in order."""
+"""The menu's groups, in order."""
 
 
 T = TypeVar("T")
 
 
 class Missing(Exception):
-    """Nothing is at this address; the text says what is missing."""
+    """The address does not exist; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The parts of the running gateway that pages use.
+    """The parts of the running gateway available to pages.
 
     Attributes:
-        facts: Returns the current figures of a model; of the default one for None.
+        facts: Returns the current figures of a model; None is the default model.
     """
 
     database: Database
@@ -65,7 +65,7 @@ class Inside:
 
     @property
     def examination(self) -> Examination:
-        """The register of findings, applied to this gateway."""
+        """The checks for findings, applied to this gateway."""
         return self.health.examination
 
     @property
@@ -79,8 +79,8 @@ class Ask:
     """One request of an owner.
 
     Attributes:
-        names: The variable parts of the path, by their names in the register.
-        form: The fields of an action's form; empty for a page.
+        names: The variable parts of the path by name.
+        form: The form fields of an action; empty for a page.
     """
 
     request: web.Request
@@ -91,15 +91,15 @@ class Ask:
 
     @property
     def by(self) -> str:
-        """The owner as "platform:id", for the audit log and turns."""
+        """The owner as "platform:id"."""
         return f"{BUILT_IN}:{self.visitor.sender}"
 
     def query(self, name: str, default: str = "") -> str:
-        """Return a parameter of the address, without spaces around it."""
+        """Return a query parameter without surrounding spaces."""
         return self.request.query.get(name, default).strip()
 
     def chosen(self, known: Mapping[str, T]) -> tuple[T, str]:
-        """Return the meaning of the pressed button, and its object.
+        """Return the pressed button's meaning and its object.
 
         Raises:
             GatewayError: The form has no such button.
@@ -109,16 +109,16 @@ class Ask:
         return known[what], self.form.get("whom", "")
 
     def position(self, name: str) -> int | None:
-        """Return the row that a page of a list begins after; None for its first page."""
+        """Return the row before a list page; None for the first page."""
         return id_in(self.query(name))
 
     def pair(self, name: str) -> tuple[int, int] | None:
-        """Return a row of two numbers, as in "7.2"; None for the first page."""
+        """Return a row key of two numbers, as in "7.2"; None for the first page."""
         first, second = (id_in(part) for part in self.query(name).partition(".")[::2])
         return None if first is None or second is None else (first, second)
 
     def number(self, name: str) -> int:
-        """Return a number that is part of the path.
+        """Return a number from the path.
 
         Raises:
             Missing: It is not a number.
@@ -130,13 +130,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page that is shown.
+    """A page to render.
 
     Attributes:
         template: Its file in gateway/console/templates.
-        values: For the template, which fails if one is missing.
-        title: If it differs from that in the register.
-        refused: Why nothing was changed, if a form is shown again; the status is 409 then.
+        values: Template values; rendering fails if one is missing.
+        title: A title other than the registered one.
+        refused: Why nothing changed, when a form is shown again with status 409.
     """
 
     template: str
@@ -147,7 +147,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The path that an action leads to, and a text that is shown there once."""
+    """A redirect after an action, with a text to show once."""
 
     to: str
     said: str = ""
@@ -155,7 +155,7 @@ class Moved:
 
 
 Result: TypeAlias = Shown | Moved | web.StreamResponse
-"""The result of a page; a response of its own is sent unchanged (a file)."""
+"""The result of a page; a response, such as a file, is sent unchanged."""
 Handler: TypeAlias = Callable[[Ask], Awaitable[Result]]
 
 
@@ -164,9 +164,9 @@ class Registered:
     """A page or an action.
 
     Attributes:
-        path: With names in braces for variable parts.
-        title: Of a page; empty for an action.
-        group: Of the menu; None for a page that others lead to.
+        path: The path, with variable parts in braces.
+        title: The title of a page; empty for an action.
+        group: Its menu group; None for a page reached through links.
     """
 
     method: Literal["GET", "POST"]
@@ -180,12 +180,12 @@ REGISTER: list[Registered] = []
 
 
 def page(path: str, title: str, group: MenuGroup | None = None) -> Callable[[Handler], Handler]:
-    """Register a page; the menu has the pages of a group in the order of registration."""
+    """Register a page; within a menu group, pages keep the order of registration."""
     return lambda handler: _registered(Registered("GET", path, title, group, handler))
 
 
 def action(path: str) -> Callable[[Handler], Handler]:
-    """Register an action, to which forms are posted."""
+    """Register an action that handles posted forms."""
     return lambda handler: _registered(Registered("POST", path, "", None, handler))
 
 
@@ -195,11 +195,11 @@ def _registered(entry: Registered) -> Handler:
 
 
 PAGE = 50
-"""Rows of a page of a list; one more is read to find out whether there is another page."""
+"""Rows per list page; one more is read to detect a next page."""
 
 
 def listed(rows: Sequence[T]) -> Sequence[T]:
-    """Return the rows to show of those that were read."""
+    """Return the rows to show from the rows read."""
     return rows[:PAGE]
 
 
@@ -210,15 +210,15 @@ def pages(
     after: object,
     filters: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the addresses of the next page of a list and of the first one, or "".
+    """Return the addresses of a list's next page and first page, or "".
 
-    A page begins after the last row of the page before it, so new rows move nothing.
+    A page starts after the last row of the previous page, so new rows shift nothing.
 
     Args:
-        rows: As they were read, one more than is shown if there is another page.
-        key: Names a row, for `after`.
-        after: The row before this page; empty for the first page.
-        filters: Other parameters of the address.
+        rows: The rows read, one more than shown if a next page exists.
+        key: Returns a row's key, for `after`.
+        after: The key of the row before this page; empty for the first page.
+        filters: Other query parameters.
     """
     asked = {name: value for name, value in (filters or {}).items() if value}
     following = asked | {"after": str(key(rows[PAGE - 1]))} if len(rows) > PAGE else {}

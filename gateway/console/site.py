@@ -1,10 +1,10 @@
-"""The site of the console: pages from templates, forms with tokens, texts that are shown once.
+"""The console's site: pages from templates, forms with tokens, one-time messages.
 
-Everything below /admin is behind the web chat's guard, for owners. One function makes all routes,
-so no page can be added without the guard.
+The web chat's guard admits only owners to /admin. One function builds all routes, so no page can
+bypass the guard.
 
-Templates escape all values, and fail if one is missing. Scripts and styles are files of this site;
-pages contain none (Content-Security-Policy), and cannot be framed.
+Templates escape all values and fail if one is missing. Scripts and styles are separate files
+(Content-Security-Policy), and pages cannot be framed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from gateway.settings.tree import Settings
 log = structlog.get_logger()
 
 PAGES = (overview, conversations, people, system)
-"""All modules with pages, in the order of the menu: importing one registers its pages."""
+"""All modules with pages, in menu order; importing one registers its pages."""
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -62,7 +62,7 @@ HEADERS = PAGE_HEADERS | {
     ),
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # With "no-referrer" browsers send "Origin: null" with our own forms.
+    # With "no-referrer", browsers send "Origin: null" with our own forms.
     "Referrer-Policy": "same-origin",
 }
 FORM = "application/x-www-form-urlencoded"
@@ -72,21 +72,21 @@ THEME_COOKIE = "parley_theme"
 SAID_COOKIE = "parley_console_said"
 SAID_S = 60
 SAID_BYTES = 2_600
-"""With base64 and the signature it fits into the 4,096 bytes of a cookie."""
+"""Longest one-time message; with base64 and a signature it fits into a 4,096-byte cookie."""
 _ANY = "surrogatepass"
-"""Headers may contain bytes that are not text."""
+"""Headers may contain undecodable bytes."""
 OWNERS_ONLY = "The console is for owners of this Parley. Your chats are on the page before it."
 STALE = "This form is of another session, or too old. Nothing was changed; please try again."
 
 
 class Console:
-    """Serves the pages of the register behind the web chat's guard."""
+    """Serves the registered pages behind the web chat's guard."""
 
     def __init__(self, inside: Inside, guard: Guard) -> None:
         self._inside = inside
         self._guard = guard
         token = inside.settings.web.token
-        # Replicas share the token, and so accept the forms of each other.
+        # Replicas share the token, so they accept each other's forms.
         key = token.get_secret_value() if token else secrets.token_hex(32)
         self._key = hashlib.sha256(b"console " + key.encode()).digest()
         self._templates = Environment(
@@ -103,7 +103,7 @@ class Console:
         self._go_by(inside.settings)
 
     def _go_by(self, settings: Settings) -> None:
-        """Format times and mask secrets by these settings; former secrets stay masked."""
+        """Apply settings for time formats and masked secrets; former secrets stay masked."""
         if settings is not self._told_by:
             self._templates.filters.update(presentation.filters(settings.sessions.timezone))
             self._redactor.learn(secret_values(settings))
@@ -112,7 +112,7 @@ class Console:
             self._told_by = settings
 
     def routes(self) -> list[web.RouteDef]:
-        """Return its routes, each behind the guard; the last two answer unknown paths."""
+        """Return the guarded routes; the last two answer unknown paths."""
         known = [(each.method, each.path, each) for each in REGISTER]
         unknown = [(method, f"{HOME}/{{tail:.*}}", None) for method in ("GET", "POST")]
         return [
@@ -151,14 +151,14 @@ class Console:
         except NotFound as exc:
             if entry.method == "POST":
                 raise
-            # Such as the row that a page of a list begins after.
+            # For example, the row before a list page was deleted.
             raise Missing("That row is not on the list any more.") from exc
         if isinstance(result, Shown):
             return await self._page(request, entry, result, 409 if result.refused else 200)
         return self._moved(request, result) if isinstance(result, Moved) else result
 
     async def _form(self, request: web.Request) -> Mapping[str, str]:
-        """Return the fields of a form of this session."""
+        """Return the form fields after checking the session's token."""
         if request.content_type != FORM:
             raise Refusal(415, "no_form", "The console takes forms alone.")
         fields = {
@@ -170,7 +170,7 @@ class Console:
         return fields
 
     def _token(self, request: web.Request) -> str:
-        """Return the token of forms, which is bound to the visitor and the session."""
+        """Return the form token, bound to visitor and session."""
         visit = request[VISIT]
         return self._signed("form", f"{visitor_of(request).sender}\0{visit.caller.session}")
 
@@ -189,9 +189,9 @@ class Console:
         return response
 
     def _said(self, request: web.Request) -> str:
-        """Return the text of the action before; empty for none, or for a forged cookie."""
+        """Return the previous action's message; empty without one or for a forged cookie."""
         packed, _, mark = request.cookies.get(SAID_COOKIE, "").partition(".")
-        # A cookie may contain anything, but only ASCII texts can be compared.
+        # Only ASCII strings can be compared, but a cookie may contain anything.
         wanted = self._signed(self._token(request), packed)
         if not hmac.compare_digest(mark.encode(errors=_ANY), wanted.encode()):
             return ""
@@ -215,11 +215,11 @@ class Console:
             "said": said.lstrip("!"),
             "failed": said.startswith("!"),
             "form_token": token.format(TOKEN_FIELD, self._token(request)),
-            # The answer to a form is not a page to come back to.
+            # A posted form is not an address to return to.
             "address": (here or HOME) if request.method == "POST" else request.path_qs,
         }
         template = self._templates.get_template(shown.template)
-        # In a thread: a long conversation takes some time to render.
+        # In a thread, since a long conversation takes time to render.
         text = await asyncio.to_thread(partial(template.render, around | dict(shown.values)))
         response = web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
         if kept:
@@ -229,7 +229,7 @@ class Console:
 
 @action(f"{HOME}/theme")
 async def choose_theme(ask: Ask) -> Result:
-    """Keep the theme in a cookie of this browser."""
+    """Store the theme in a browser cookie."""
     theme = ask.form.get("theme", "")
     response = _redirect(ask.form.get("back", HOME))
     if theme in THEMES:
@@ -250,7 +250,7 @@ def _set_cookie(
 
 
 def within(address: str) -> str:
-    """Return an address of the console; its first page instead of any other."""
+    """Return a console address; replace any other address by the first page."""
     parts = urlsplit(address)
     inside = parts.path == HOME or parts.path.startswith(f"{HOME}/")
     is_plain = address.isprintable() and "\\" not in address
@@ -258,7 +258,7 @@ def within(address: str) -> str:
 
 
 def _menu() -> list[tuple[str, list[Registered]]]:
-    # In the order of `PAGES`, in whichever order they were imported.
+    # In the order of `PAGES`, regardless of the import order.
     names = [module.__name__ for module in PAGES]
     shown = sorted(
         (each for each in REGISTER if each.group),
@@ -269,7 +269,7 @@ def _menu() -> list[tuple[str, list[Registered]]]:
 
 
 def _place_in_menu(path: str) -> str:
-    """Return the path of the menu's entry for a page."""
+    """Return the path of a page's menu entry."""
     above = (
         each.path
         for each in REGISTER
@@ -279,7 +279,7 @@ def _place_in_menu(path: str) -> str:
 
 
 def _static(name: str) -> web.StreamResponse:
-    # Compared with names, so that a path cannot leave the folder.
+    # Compared with existing names, so that a path cannot leave the folder.
     if name not in {file.name for file in STATIC.iterdir()}:
         raise Refusal(404, "no_such_file", "There is no such file.")
     return web.FileResponse(STATIC / name, headers=HEADERS | {"Cache-Control": "no-cache"})

@@ -1,1 +1,1 @@
-"""The first steps: a set-up asks providers and platforms and writes; Hermes is taken over."""
+"""First steps: the set-up of a model and platforms, and the import from Hermes."""

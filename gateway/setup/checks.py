@@ -1,6 +1,6 @@
-"""Tries keys and tokens of a set-up: a real answer of the model, a real log-in.
+"""Tests the keys and tokens of a set-up with a real model call and a real log-in.
 
-A refusal by the other side is an answer and raises nothing.
+A refusal is a result, not an exception.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from gateway.supervision.credentials import Checked, Outcome, ask_platform, refu
 ANSWER_WITHIN_S = 30.0
 QUESTION = "Answer with the one word: ready"
 ANSWER_TOKENS = 512
-"""Room for models that think first; others stop after a word."""
+"""Output limit: room for models that think first."""
 SHOWN_CHARS = 40
 
 
 async def check_model(settings: ModelSettings) -> Checked:
-    """Have a model answer one question; `settings` is a block with its key."""
+    """Ask a model one question; `settings` is a block with its key."""
     try:
         model, *_ = await asyncio.to_thread(build_models, settings)
     except ModelError as exc:
@@ -61,7 +61,7 @@ async def _asked(model: ChatModel) -> Checked:
 
 
 def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
-    """Return the meaning of a failure; the texts of models contain no key."""
+    """Explain a failure; error texts of models contain no key."""
     facts = PROVIDERS.get(model.provider)
     outcome: Outcome = "refused"
     match failure:
@@ -85,14 +85,14 @@ def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
 
 
 async def check_accounts(settings: Settings) -> list[Checked]:
-    """Ask each platform about the tokens of its accounts that are on, side by side."""
+    """Check the tokens of all active accounts concurrently."""
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(check_account(*each)) for each in settings.platforms.on()]
     return [task.result() for task in asked]
 
 
 async def check_account(platform: str, block: AccountSettings) -> Checked:
-    """Ask a platform about an account's tokens; one that was mixed up is not sent there."""
+    """Check an account's tokens with its platform; a mixed-up token is not sent."""
     subject = f"{platform}:{block.name}"
     for credential in by_name()[platform].credentials:
         secret = getattr(block, credential.key)
@@ -106,7 +106,7 @@ async def check_account(platform: str, block: AccountSettings) -> Checked:
 
 
 def mixed_up(text: str, platform: str = "", key: str = "") -> str:
-    """Name the other token that a text looks like; without a platform a model's key is wanted."""
+    """Name the wrong kind of token that a text is; without a platform expect a model key."""
     if told := registry.other_owner(text, platform, key):
         return told
     provider = provider_of(text) if platform else None

@@ -1,7 +1,7 @@
-"""Imports a home of Hermes Agent: settings, files, notes, skills and sessions.
+"""Imports a Hermes Agent home: settings, files, notes, skills and sessions.
 
-Each conversation is one transaction, each file is written in one step: the next run continues an
-interrupted one, and leaves alone what exists.
+Each conversation is imported in one transaction and each file written in one step, so a later run
+continues an interrupted one and keeps existing data.
 """
 
 import sqlite3
@@ -32,22 +32,22 @@ from gateway.storage.people import notebook
 from gateway.storage.queue import inbox
 
 SOURCE = "import:hermes:"
-"""Prefix of the cursors of Hermes' sessions."""
+"""Prefix of the cursors of Hermes sessions."""
 SETTINGS = "parley.hermes.yaml"
-"""Where settings go, for the operator to read and put in place."""
+"""File for imported settings, which the operator reviews and puts in place."""
 DEFAULT_SOUL = "You are Hermes Agent, an intelligent AI assistant created by Nous Research."
 NOTES: Mapping[str, MemoryTarget] = {"MEMORY.md": "memory", "USER.md": "user"}
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What is taken over, and for whom.
+    """The scope of an import.
 
     Attributes:
-        home: Of Hermes.
-        settings: Of Parley.
-        person: "platform:id" of the user of Hermes on this machine: notes and sessions without a
-            chat are theirs. None: the first owner, or the web chat's.
+        home: The Hermes home.
+        settings: Parley's settings.
+        person: "platform:id" of the local Hermes user, who gets notes and sessions without a chat.
+            None for the first owner or the web chat's.
     """
 
     home: HermesHome
@@ -65,10 +65,10 @@ class Import:
 
 
 async def take_over(task: Import, into: Database | None) -> list[Line]:
-    """Take over the home, and return the report.
+    """Import the home and return the report.
 
     Args:
-        into: None to report only what a first import would do.
+        into: The database; None only reports what a first import would do.
     """
     found, lines = found_in(task.home), []
     for line, files in _files(task, found):
@@ -113,7 +113,7 @@ def _files(task: Import, found: SettingsFound) -> Iterator[tuple[Line, dict[Path
 
 
 def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path, bytes]]:
-    """Leave files out if the last one exists with another content."""
+    """Skip files if the last one exists with different content."""
     path = next(reversed(files), None)
     if line.outcome == "taken" and path is not None and path.exists():
         if not path.is_file() or path.read_bytes() != files[path]:
@@ -124,7 +124,7 @@ def _unless_there(line: Line, files: dict[Path, bytes]) -> tuple[Line, dict[Path
 
 
 async def _notes(task: Import, into: Database | None) -> list[Line]:
-    """Store the notes of the memory files, except those with instructions for a prompt."""
+    """Store the notes of the memory files, except those that contain prompt instructions."""
     lines, person = [], ":".join(task.owner)
     notes = [(name, note) for name in NOTES for note in task.home.notes(name)]
     for name, note in notes:
@@ -145,7 +145,7 @@ async def _notes(task: Import, into: Database | None) -> list[Line]:
 
 
 async def _sessions(task: Import, conn: sqlite3.Connection, into: Database | None) -> list[Line]:
-    """Store the sessions, one transaction for each conversation; a busy one is left for later."""
+    """Store the sessions, one transaction per conversation; skip busy ones until later."""
     found: dict[ImportPlace, list[list[HermesSession]]] = {}
     nowhere: Counter[str] = Counter()
     for chain in lineages(conn):
@@ -175,11 +175,11 @@ def _session(
 ) -> ImportedSession:
     tip, (told, seen, newest) = chain[-1], messages_of(conn, chain, after_row)
     first = next((text_of(each.message) for each in told if each.message["role"] == "user"), "")
-    # The authors of tools' results, and the speakers in a group, are unknown.
+    # The authors of tool results and the speakers in a group are unknown.
     has_tools = any(each.message["role"] == "tool" for each in told)
     tools = [Origin("tool", "hermes")] if has_tools else []
     group = [Origin("quoted", "?:?")] if place.user is None else []
-    # A session on this machine is a record: no one continues it.
+    # A local session is only a record; it cannot continue in a chat.
     goes_on = not tip.has_ended and tip.source in account_types()
     return ImportedSession(
         source=SOURCE + chain[0].id,
@@ -193,7 +193,7 @@ def _session(
 
 
 def place_of(session: HermesSession, task: Import) -> ImportPlace | str:
-    """Return the conversation of a session, or why it has none."""
+    """Return the conversation for a session, or the reason why it has none."""
     source, user = session.source, session.user
     if session.is_delegate:
         return "of delegated agents: their results are in the sessions that asked them"
@@ -203,10 +203,10 @@ def place_of(session: HermesSession, task: Import) -> ImportPlace | str:
             return f"of {source}, which Parley does not speak with"
         (source, user), chat = task.owner, f"hermes-{source}"
     if is_direct and source == "telegram":
-        # There a direct chat has the id of the person.
+        # On this platform a direct chat has the person's id.
         chat, user = chat or user, user or chat
     if source == "discord" and session.chat_type == "thread":
-        # A thread is a channel there; Parley names it by its parent channel.
+        # Discord threads are channels; Parley addresses them by their parent channel.
         chat, thread = session.parent_chat, chat
     if chat is None or (is_direct and user is None):
         return f"of {source}, without a chat or a person on record"

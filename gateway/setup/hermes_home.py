@@ -1,10 +1,9 @@
-"""Reads a home of Hermes Agent: its settings, files and sessions. Nothing in it is changed.
+"""Reads a Hermes Agent home without changing it: settings, files and sessions.
 
-All of it is data: a text from there is never run, never followed, and never part of a path. A
-compaction of Hermes writes head, summary and tail again, in the same session or in a child: its
-model saw these last, so of a message and its copies the newest is taken. Source of the layout:
-hermes-agent 0.19.0 (`tools/memory_tool.py`, `tools/skills_sync.py`, `hermes_state.py`); older
-databases lack columns, newer have more.
+Everything is data: texts are never executed, followed as instructions or used in paths. A Hermes
+compaction writes head, summary and tail again, in the same session or a child, so the newest copy
+of a message is used. Source of the layout: hermes-agent 0.19.0 (`tools/memory_tool.py`,
+`tools/skills_sync.py`, `hermes_state.py`); other versions have fewer or more columns.
 """
 
 import json
@@ -30,9 +29,9 @@ from gateway.storage.conversation.transcript import ImportedMessage
 
 DATABASE = "state.db"
 ENTRY_MARK = "\n§\n"
-"""Between the notes of a memory file."""
+"""Separator of notes in a memory file."""
 MAX_FILE_BYTES = 1_000_000
-"""A text file of Hermes' is never larger."""
+"""Largest accepted text file."""
 _VARIABLE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 
 Outcome = Literal["taken", "known", "left out"]
@@ -43,10 +42,10 @@ class Line:
     """One line of the report.
 
     Attributes:
-        part: settings, files, memory, skills, secrets or sessions.
-        what: Its name; never a secret or a message.
-        note: The result, or why it is left out.
-        text: Text that would enter prompts, shown before it is taken; secrets are masked.
+        part: "settings", "files", "memory", "skills", "secrets" or "sessions".
+        what: The item's name; never a secret or a message.
+        note: The result, or the reason for skipping it.
+        text: Text that would enter prompts, shown before the import; secrets are masked.
     """
 
     part: str
@@ -56,29 +55,29 @@ class Line:
     text: str = ""
 
     def but(self, outcome: Outcome, note: str) -> "Line":
-        """Return the line with another outcome."""
+        """Return the line with a different outcome."""
         return replace(self, outcome=outcome, note=note)
 
 
 class HermesHome:
-    """A home of Hermes; links and unreadable files raise GatewayError."""
+    """A Hermes home; symbolic links and unreadable files raise GatewayError."""
 
     def __init__(self, path: Path) -> None:
-        """Find a home."""
+        """Open a home."""
         self.path = path.expanduser()
         if not any((self.path / name).exists() for name in (DATABASE, "config.yaml", "SOUL.md")):
             wanted = f"neither {DATABASE} nor config.yaml nor SOUL.md"
             raise GatewayError(f"{path} is not a home of Hermes: it has {wanted}")
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of config.yaml with the types of JSON: a date becomes text."""
+        """Return the settings of config.yaml in JSON types; dates become text."""
         found = parsed_yaml(self.text("config.yaml"), "config.yaml")
         plain = json.dumps(found, default=str, skipkeys=True, ensure_ascii=False)
         settings: dict[str, Any] = json.loads(storable(plain))
         return settings
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of `.env`; a value may be in quotes."""
+        """Return the variables of `.env`; values may be quoted."""
         found: dict[str, str] = {}
         for line in self.text(".env").splitlines():
             if match := _VARIABLE.fullmatch(line.strip()):
@@ -89,7 +88,7 @@ class HermesHome:
         return found
 
     def text(self, *names: str) -> str:
-        """Return a text file, or "" if there is none."""
+        """Return a text file, or "" if it does not exist."""
         path = self.path.joinpath(*names)
         _refuse_links(self.path, path)
         if not path.exists():
@@ -109,9 +108,9 @@ class HermesHome:
         return [entry.strip() for entry in entries if entry.strip()]
 
     def skills(self) -> Iterator[tuple[Line, dict[str, bytes]]]:
-        """Yield the user's own skills, with their files by their paths in the folder.
+        """Yield the user's own skills, with their files by relative path.
 
-        Those that Hermes itself brings ("name:hash" in each line of a list) are one line.
+        Skills bundled with Hermes ("name:hash" lines in a list) are reported in one line.
         """
         root = self.path / "skills"
         manifest = self.text("skills", ".bundled_manifest")
@@ -127,14 +126,14 @@ class HermesHome:
 
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection | None]:
-        """Open the database for reading; None if there is none."""
+        """Open the database for reading; None if it does not exist."""
         path = self.path / DATABASE
         _refuse_links(self.path, path)
         if not path.is_file():
             yield None
             return
         try:
-            # All reads are of one snapshot: Hermes may be running.
+            # One snapshot for all reads, since Hermes may be running.
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as conn:
                 conn.row_factory = sqlite3.Row
                 conn.execute("BEGIN")
@@ -153,11 +152,11 @@ def _skill(folder: Path) -> tuple[Line, dict[str, bytes]]:
     shelf = SkillShelf(folder.parent)
     try:
         text = shelf.read(folder.name, FILE)
-        # By the name in its front matter, if it has one.
+        # Prefer the name in its front matter.
         values = load_plain(text.partition("---")[2].partition("\n---")[0])
         name = str(values.get("name", folder.name)) if isinstance(values, dict) else folder.name
         check_name(name)
-        # The description comes last: without it a folder is not a skill.
+        # Write the description last: without it a folder is not a skill.
         files = (*shelf.files(folder.name), FILE)
         contents = {each: (folder / each).read_bytes() for each in files}
     except (ToolError, yaml.YAMLError, OSError) as exc:
@@ -168,7 +167,7 @@ def _skill(folder: Path) -> tuple[Line, dict[str, bytes]]:
 
 
 JSON_CONTENT = "\x00json:"
-"""Before a content that is a list of parts."""
+"""Prefix of content that is a JSON list of parts."""
 IMAGE = "[image]"
 ROLES = frozenset({"user", "assistant", "tool"})
 _OF_AGENTS = frozenset({"tool", "subagent", "delegate"})
@@ -179,9 +178,9 @@ class HermesSession:
     """A row of `sessions`."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        """Read a row; values of a wrong type count as missing."""
+        """Read a row; values of the wrong type count as missing."""
         origin, config = (_object(row.get(name)) for name in ("origin_json", "model_config"))
-        # Older versions have the chat in a key alone: `agent:main:telegram:dm:123`.
+        # Older versions store the chat only in a key: `agent:main:telegram:dm:123`.
         key = (_id(row.get("session_key")) or "").split(":")
         keyed = dict(zip(("chat_type", "chat_id"), key[3:5], strict=False))
 
@@ -199,10 +198,10 @@ class HermesSession:
 
 
 def lineages(conn: sqlite3.Connection) -> list[list[HermesSession]]:
-    """Return the sessions in lineages: each with its compactions, oldest first.
+    """Group the sessions into lineages: each with its compactions, oldest first.
 
-    The first child of a compaction continues it, in later imports too. Other children are lineages
-    of their own, like branches.
+    The first child of a compaction continues it, also in later imports. Other children are separate
+    lineages, like branches.
     """
     chains: list[list[HermesSession]] = []
     tips: dict[str, list[HermesSession]] = {}
@@ -224,7 +223,7 @@ def _id(value: Any) -> str | None:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a map, also from JSON; {} for anything else."""
+    """Return a mapping, parsed from JSON if needed; {} for anything else."""
     found = _json(value) if isinstance(value, str) else value
     return found if isinstance(found, dict) else {}
 
@@ -239,21 +238,21 @@ def _json(text: str) -> Any:
 def messages_of(
     conn: sqlite3.Connection, chain: Sequence[HermesSession], after_row: int
 ) -> tuple[list[ImportedMessage], int, int]:
-    """Return the messages of a lineage after a row, without those that a user took back.
+    """Return the messages of a lineage after a row, without retracted ones.
 
     Returns:
-        The messages; how many at their end the model saw last; the newest row.
+        The messages; how many at the end the model saw last; the newest row.
     """
     newest: dict[tuple[Any, ...], ImportedMessage] = {}
     first_rows: dict[tuple[Any, ...], float] = {}
     seen, last_row = set(), 0.0
     for session in chain:
-        # By id: their times may go back.
+        # Order by id, since timestamps may go backwards.
         query = "SELECT * FROM messages WHERE session_id = ? ORDER BY id"
         for row in map(dict, conn.execute(query, (session.id,))):
             last_row = max(last_row, _number(row["id"]))
             is_active = row.get("active") != 0
-            # Compacted messages are not active either.
+            # Compacted messages are inactive as well.
             if row["role"] not in ROLES or not (is_active or row.get("compacted")):
                 continue
             copied = tuple(row.get(name) for name in _COPIED)
@@ -267,7 +266,7 @@ def messages_of(
 
 
 _COPIED = ("role", "content", "timestamp", "tool_call_id", "tool_calls")
-"""Equal in a message and its copies. Source: Hermes' `_dedupe_display_generations`."""
+"""Fields equal in a message and its copies. Source: Hermes' `_dedupe_display_generations`."""
 
 
 def _number(value: Any) -> float:
@@ -295,7 +294,7 @@ def _message(row: Mapping[str, Any]) -> ChatMessage:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a content; a picture becomes a label."""
+    """Return a content's text; a picture becomes a label."""
     if isinstance(content, str) and content.startswith(JSON_CONTENT):
         content = _json(content.removeprefix(JSON_CONTENT))
     if isinstance(content, list):

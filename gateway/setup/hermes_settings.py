@@ -1,9 +1,9 @@
-"""Which setting of Parley means the same as one of Hermes: for hints, and for imports.
+"""Maps Hermes settings to Parley settings, for hints and imports.
 
-An import writes the settings of config.yaml and .env to a file that no gateway reads, so nobody is
-let in before the operator puts it in place. A key whose values mean the same here is taken over;
-the report names all others. No secret is copied: the settings refer to variables of the environment
-by Hermes' names.
+An import writes the settings of config.yaml and .env to a file that no gateway reads, so access
+changes only when the operator puts it in place. Keys with the same meaning are imported; the report
+names all others. Secrets are not copied: the settings refer to environment variables by their
+Hermes names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,20 +128,20 @@ HERMES: Mapping[str, tuple[str | None, str]] = {
     "hooks": ("plugins.enabled", "hooks are plugins"),
     "secrets": (None, "secrets are referred to: file:, env:, keyring:, command:"),
 }
-"""Pattern of a key → the key of Parley with the same meaning, if any, and the difference, or why
-there is none. The nearest spelling is often the wrong key. The first match counts.
+"""Key pattern → the Parley key with the same meaning, if any, and the difference or the reason why
+none exists. The most similar name is often the wrong key. The first match applies.
 
 Source: DEFAULT_CONFIG and GatewayConfig of hermes-agent 0.19.0.
 """
 MOST_TOLD = 4
-"""Keys of a section that a hint names; a file with more is another program's."""
+"""Most keys of a section that a hint names; more suggest another program's file."""
 SAME = (
     *("model.provider", "model.base_url", "model.context_length", "prompt_caching.cache_ttl"),
     *("compression.enabled", "compression.threshold"),
     *("compression.target_ratio", "compression.protect_last_n"),
     *(f"auxiliary.compression.{key}" for key in ("model", "provider", "base_url")),
 )
-"""Keys of both. None of them lets people in, lets tools do more, or runs anything."""
+"""Identical keys. None of them grants access, extends tools or runs programs."""
 SECRETS = {
     "TELEGRAM_BOT_TOKEN": "platforms.telegram.token",
     "DISCORD_BOT_TOKEN": "platforms.discord.token",
@@ -154,7 +154,7 @@ PEOPLE = {
     for platform in ("telegram", "discord", "slack")
 }
 _NAMED = {"providers", "mcp_servers", "hooks"}
-"""Maps whose entries have names of the user's own."""
+"""Maps with user-defined keys."""
 _OPENING = """\
 # Made by `parley import hermes`. Read it, then make it parley.yaml, or copy what you want; until
 # then no gateway uses it. docs/import.md says what became of what.
@@ -162,9 +162,9 @@ _OPENING = """\
 
 
 def counterpart(key: str) -> tuple[str | None, str] | None:
-    """Return the entry of a dotted key, or None if Hermes has no such key.
+    """Return the mapping of a dotted key, or None if Hermes has no such key.
 
-    A key without an entry has that of its section, if that has no counterpart.
+    A key without an entry inherits its section's if the section has no counterpart.
     """
     if here := next((HERMES[each] for each in HERMES if fnmatchcase(key, each)), None):
         return here
@@ -173,10 +173,10 @@ def counterpart(key: str) -> tuple[str | None, str] | None:
 
 
 def hint(key: str, value: Any) -> str | None:
-    """Return what to write in place of a key of Hermes, or None if Hermes has no such key.
+    """Return a hint for replacing a Hermes key, or None if Hermes has no such key.
 
     Args:
-        value: If it is a section, the hint is about the keys in it.
+        value: The key's value; for a section the hint covers its keys.
     """
     inside = [name for name, _ in leaves({key: value}, _NAMED.__contains__)]
     own = [name for name in inside if any(fnmatchcase(name, each) for each in HERMES)]
@@ -192,7 +192,7 @@ def _told(name: str, key: str | None, note: str) -> str:
 def leaves(
     tree: Mapping[Any, Any], is_whole: Callable[[str], bool], above: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of every leaf; maps that are whole count as leaves."""
+    """Yield the dotted key and value of every leaf; maps accepted by `is_whole` are leaves."""
     for name, item in tree.items():
         key = f"{above}{name}"
         if isinstance(item, Mapping) and item and not is_whole(key):
@@ -202,10 +202,10 @@ def leaves(
 
 
 class SettingsFound:
-    """What a home's settings are here.
+    """A Hermes home's settings translated to Parley.
 
     Attributes:
-        tree: For parley.yaml.
+        tree: The content for parley.yaml.
         lines: The report.
     """
 
@@ -214,14 +214,14 @@ class SettingsFound:
         self.lines: list[Line] = []
 
     def put(self, key: str, value: Any, *, of: str) -> None:
-        """Set a key to the value of one of Hermes, if that is allowed and not a secret."""
+        """Set a key to a Hermes value unless it is invalid or a secret."""
         told = str(value)
         if Redactor().text(told) != told or (isinstance(value, str) and is_reference(value)):
             self.leave(of, "it holds a secret; write it as a reference yourself")
             return
         tree = deepcopy(self.tree)
         _set(tree, key.split("."), value)
-        # The one block of each platform is a list with one element.
+        # Hermes has one block per platform; Parley has a list.
         platforms = {name: [block] for name, block in tree.get("platforms", {}).items()}
         try:
             Settings.model_validate({**tree, "platforms": platforms, "home": Path("/")})
@@ -233,16 +233,16 @@ class SettingsFound:
         text = ", ".join(value) if isinstance(value, list) else value
         text = Redactor().text(text) if isinstance(text, str) else ""
         if not key.startswith("agent."):
-            # In ASCII: other letters may look like Latin ones.
+            # Escape to ASCII, since other letters may look like Latin ones.
             text = text.encode("unicode_escape").decode()
         self.lines.append(Line("settings", of, "taken", key, text))
 
     def leave(self, what: str, note: str, part: str = "settings") -> None:
-        """Note that a setting is not taken over."""
+        """Report a setting that is not imported."""
         self.lines.append(Line(part, what, "left out", note))
 
     def as_yaml(self) -> str:
-        """Return the settings as a file."""
+        """Return the settings as YAML."""
         body = yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True) if self.tree else ""
         return _OPENING + body
 

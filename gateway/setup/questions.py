@@ -1,7 +1,7 @@
-"""The questions of a set-up about the model and the platforms, and the answers to them.
+"""The questions of a set-up about model and platforms, and their answers.
 
-The terminal and the web page show the questions in their own ways. The answers are laid over the
-file and the environment like command-line options, so that a start is tried with them, and written
+The terminal and the web page present the questions differently. The answers override the file and
+the environment like command-line options for a trial start, and are then written
 (gateway/setup/writing.py).
 """
 
@@ -26,9 +26,9 @@ from gateway.setup.hermes_settings import hint, leaves
 from gateway.supervision.credentials import Checked
 
 Keeping = Literal["yaml", "files", "env"]
-"""Where secrets are kept: in parley.yaml, in a file each, or in the environment."""
+"""Storage of secrets: in parley.yaml, in one file each, or in the environment."""
 OWN_SERVER = "server"
-"""A server that speaks OpenAI's API."""
+"""A server with OpenAI's API."""
 CHOICES = {
     "anthropic": "Anthropic (Claude)",
     "openai": "OpenAI",
@@ -37,16 +37,16 @@ CHOICES = {
     "offline": "none for now: a demo model answers, which understands nothing",
 }
 _BESIDE = "setup"
-"""The section of a file of answers that parley.yaml does not have."""
+"""The extra section of an answers file, absent from parley.yaml."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which settings are set up.
+    """The settings to set up.
 
     Attributes:
-        config: The file, if it is named.
-        known: Secrets by path, which are not read again.
+        config: The named file, if any.
+        known: Known secrets by path, to avoid reading them again.
     """
 
     home: Path
@@ -55,14 +55,14 @@ class Target:
 
     @property
     def file(self) -> Path:
-        """The file that is written."""
+        """The file to write."""
         return self.config or self.home / CONFIG_NAME
 
     def load(self, values: Mapping[str, Any] | None = None) -> Loaded:
-        """Return the settings as they are, or as they would be with these values."""
+        """Load the current settings, or the settings with these values applied."""
         given: dict[str, Any] = {"home": self.home}
         for name, value in (values or {}).items():
-            # Of options None means "not given"; inside of a section it stands for null.
+            # For an option None means "not given"; within a section it means null.
             section, _, last = name.rpartition(".")
             if value is None:
                 given.setdefault(section, {})[last] = None
@@ -73,23 +73,23 @@ class Target:
 
 @dataclass(slots=True)
 class Answers:
-    """New values by dotted key, in the order of the questions, and where secrets are kept."""
+    """New values by dotted key in question order, and the storage of secrets."""
 
     values: dict[str, Any] = field(default_factory=dict)
     keeping: Keeping = "yaml"
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a dotted key must be kept like a secret."""
+    """Whether a dotted key's value must be stored as a secret."""
     key = all_keys().find(path_of(name))
     return key is not None and key.secret and key.kind == "value"
 
 
 def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:
-    """Return the secrets of the file, by dotted key, that the answers move elsewhere.
+    """Return the file's secrets that the answers move elsewhere, by dotted key.
 
     Raises:
-        SettingsError: The environment must have them, and lacks some: they would be lost.
+        SettingsError: They should move to the environment, which lacks some: they would be lost.
     """
     if draft.keeping == "yaml" or not target.file.exists():
         return {}
@@ -117,7 +117,7 @@ def _is_in_environment(name: str, secret: str) -> bool:
 
 
 def read_answers(file: Path) -> Answers:
-    """Return the answers of a file: parts of parley.yaml, and `setup: {secrets}`."""
+    """Read answers from a file: parts of parley.yaml, and `setup: {secrets}`."""
     tree = read_yaml(file, str(file))
     beside = tree.pop(_BESIDE, None) or {}
     if not isinstance(beside, dict) or {*beside} - {"secrets"}:
@@ -134,7 +134,7 @@ def _is_value(name: str) -> bool:
 
 
 def changed_keys(target: Target, draft: Answers) -> list[str]:
-    """Return a line for each key that gets another value, without the values of secrets."""
+    """Return a line for each changed key, without secret values."""
     before = target.load()
     values = {name.lower(): value for name, value in before.values.items()}
     found = []
@@ -154,7 +154,7 @@ def changed_keys(target: Target, draft: Answers) -> list[str]:
 MODEL = "model"
 OFFLINE = "offline"
 LOCAL_URL = "http://127.0.0.1:11434/v1"
-"""Where Ollama listens."""
+"""Ollama's default address."""
 NAMELESS = tuple(name for name in CHOICES if name not in {OFFLINE, OWN_SERVER, *DEFAULT_NAMES})
 """Providers without a default model."""
 
@@ -163,11 +163,11 @@ class SetupQuestion(NamedTuple):
     """One question.
 
     Attributes:
-        key: Of the settings; its last part names the field of a form.
-        title: "bot token".
-        wanted: The same in a sentence: "Telegram's bot token".
-        default: Used without an answer; of a secret the variable that has one.
-        found_at: The page with it, by `steps`.
+        key: The settings key; its last part is the form field.
+        title: A label such as "bot token".
+        wanted: The label in a sentence, such as "Telegram's bot token".
+        default: Used without an answer; for a secret, the variable that contains one.
+        found_at: The page where `steps` find it.
     """
 
     key: str
@@ -181,7 +181,7 @@ class SetupQuestion(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Its name in a form."""
+        """Its form field."""
         return self.key.rpartition(".")[2]
 
 
@@ -191,7 +191,7 @@ def platforms_asked_about() -> list[Platform]:
 
 
 def of_platform(platform: Platform) -> tuple[SetupQuestion, ...]:
-    """Return the questions for a platform's account."""
+    """Return the questions about a platform's account."""
     return tuple(
         SetupQuestion(
             f"platforms.{platform.name}.{each.key}",
@@ -207,7 +207,7 @@ def of_platform(platform: Platform) -> tuple[SetupQuestion, ...]:
 
 
 def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
-    """Return the questions for the model of a provider: its server, key and name."""
+    """Return the questions about a provider's model: server, key and name."""
     if provider == OFFLINE:
         return ()
     facts = PROVIDERS.get(provider)
@@ -227,7 +227,7 @@ def of_provider(provider: str, now: Loaded) -> tuple[SetupQuestion, ...]:
 
 
 def wrong(question: SetupQuestion, text: str) -> str:
-    """Return why an answer cannot be right, or ""."""
+    """Return why an answer is invalid, or ""."""
     if not text:
         return f"please fill in the {question.title}" if question.is_required else ""
     section, name, _ = f"{question.key}.".split(".", 2)
@@ -236,16 +236,16 @@ def wrong(question: SetupQuestion, text: str) -> str:
 
 
 def take(answers: Answers, questions: Sequence[SetupQuestion], given: Mapping[str, str]) -> None:
-    """Take over the answers, by the fields of the questions."""
+    """Store the given answers by question field."""
     for question in questions:
         if text := given.get(question.field, "").strip():
             answers.values[question.key] = text
 
 
 def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: Loaded) -> None:
-    """Take over the answers about the model: name, base_url, api_key; empty: not answered.
+    """Store the answers about the model: name, base_url, api_key; empty means unanswered.
 
-    A new provider gets nothing that the file says of the old one.
+    A new provider gets none of the old one's values from the file.
     """
     if provider not in CHOICES:
         raise SettingsError("Please choose a provider.")
@@ -259,12 +259,12 @@ def take_model(answers: Answers, provider: str, given: Mapping[str, str], now: L
         file = now.config_file
         of_file = file is not None and now.origins[key] in {str(file), file.name}
         if text or (is_other and of_file):
-            # To leave it out would hand what is there to another provider.
+            # Omitting the key would send the old value to another provider.
             answers.values[key] = text or None
 
 
 async def try_answers(target: Target, answers: Answers, section: str) -> Checked:
-    """Try the answers about the model (section `MODEL`), or about a platform's account."""
+    """Test the answers about the model (section `MODEL`) or a platform's account."""
     try:
         found = await asyncio.to_thread(target.load, answers.values)
     except GatewayError as exc:

@@ -1,7 +1,7 @@
-"""Writes the answers of a set-up: a new parley.yaml with comments, or changed lines of the old one.
+"""Writes set-up answers: a new commented parley.yaml, or changed lines of an existing one.
 
-The file is replaced in one step, if a start would accept it; if not, the secrets also stay as they
-were.
+The file is replaced atomically if a start would accept it; otherwise the secrets stay unchanged,
+too.
 """
 
 import os
@@ -21,7 +21,7 @@ from gateway.supervision.home import prepare_home
 from gateway.wiring import refuse_unusable
 
 SECRETS = "secrets"
-"""The folder in PARLEY_HOME with a file for each secret."""
+"""The folder in PARLEY_HOME with one file per secret."""
 _HEAD = """\
 # The settings of Parley, written by `parley setup`. Run that again to change something, or edit
 # this file: `parley config show` tells what is in effect and where it comes from. All keys are in
@@ -44,12 +44,12 @@ _OFFERED = """\
 
 @dataclass(frozen=True, slots=True)
 class WrittenSettings:
-    """What was written.
+    """The result of writing the answers.
 
     Attributes:
-        secrets: Files with one secret each.
-        variables: Variables that the environment must have from now on, by dotted key.
-        is_closed: Whether others could read the file before, and cannot any more.
+        secrets: The written secret files.
+        variables: Environment variables required from now on, by dotted key.
+        is_closed: Whether the file was readable by others and was closed.
     """
 
     file: Path
@@ -59,7 +59,7 @@ class WrittenSettings:
 
 
 def refuse_unwritable(target: Target) -> None:
-    """Refuse a folder that cannot be written, before the first question."""
+    """Refuse an unwritable folder before the first question."""
     prepare_home(target.home)
     folder = target.file.parent
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -67,12 +67,12 @@ def refuse_unwritable(target: Target) -> None:
 
 
 def write(target: Target, draft: Answers) -> WrittenSettings:
-    """Write the answers, or nothing if a start would refuse them; not within an event loop."""
+    """Write the answers unless a start would refuse them; call outside an event loop."""
     prepare_home(target.home)
     moved = secrets_to_move(target, draft)
     values: dict[str, Any] = {**moved, **draft.values}
     given = {name: str(value) for name, value in values.items() if value and is_secret(name)}
-    # A reference says itself where its secret is kept.
+    # A reference already names where its secret is stored.
     secrets = {name: text for name, text in given.items() if not is_reference(text)}
     files: dict[Path, str] = {}
     variables: dict[str, str] = {}
@@ -80,7 +80,7 @@ def write(target: Target, draft: Answers) -> WrittenSettings:
         if draft.keeping == "files":
             file = target.home / SECRETS / name
             while name in moved and file.exists():
-                # It may belong to an account that had this number.
+                # An existing file may belong to an account that had this number.
                 file = file.with_name(f"{file.name}.next")
             files[file], values[name] = secret, f"file:{file}"
         elif draft.keeping == "env":
@@ -111,7 +111,7 @@ def _write_secret(file: Path, secret: bytes) -> None:
 
 
 def _write_settings(target: Target, values: Mapping[str, Any], outside: Mapping[str, str]) -> bool:
-    """Write the file if a start with it and the secrets `outside` of it would succeed."""
+    """Write the file if a start with it and the secrets `outside` would succeed."""
     is_new = not target.file.exists() or not target.file.read_text("utf-8").strip()
     changes = {path_of(name): value for name, value in values.items()}
 
@@ -122,7 +122,7 @@ def _write_settings(target: Target, values: Mapping[str, Any], outside: Mapping[
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return a new file of settings with a comment for each part."""
+    """Return new settings as YAML with a comment for each part."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
         node = tree

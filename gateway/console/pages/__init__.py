@@ -1,1 +1,1 @@
-"""The console's pages, by what they are about; gateway/console/site.py names them all."""
+"""The console's pages, grouped by topic; gateway/console/site.py lists all of them."""

@@ -1,4 +1,4 @@
-"""Conversations: a list with filters and search, and of each one its turns, segments and texts."""
+"""Conversations: a list with filters and search, and for each its turns, segments and texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from gateway.storage.reports.steps import Sent, TurnRow
 
 LIST = f"{HOME}/conversations"
 SHOWN_CHARS = 280
-"""Of a message in the results of a search."""
+"""Longest excerpt of a message in search results."""
 STATES: Mapping[State, str] = {
     "running": "a turn runs",
     "waiting": "messages wait",
@@ -41,13 +41,13 @@ STATES: Mapping[State, str] = {
 }
 FILTERS = ("query", "platform", "account", "person", "state", "since", "until")
 MESSAGES = 60
-"""Of one page of a transcript."""
+"""Messages per page of a transcript."""
 AROUND = 20
-"""Messages after the target of a link, on the same page."""
+"""Messages after a link's target on the same page."""
 SEGMENTS = 40
-"""Newest segments of a conversation that are shown."""
+"""Number of newest segments to show."""
 LEFT_SHOWN = 200
-"""Messages that left the view with a compaction, and that its page shows."""
+"""Most compacted messages to show on a compaction's page."""
 WHOLE = f"{LIST}/{{id}}"
 
 
@@ -74,7 +74,7 @@ async def every_conversation(ask: Ask) -> Result:
 
 
 def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:
-    """Return the conditions of the form's filters, without invalid ones."""
+    """Parse the form's filters, ignoring invalid ones."""
     platform, colon, person = given["person"].partition(":")
     if not colon or platform not in by_name():
         platform, person = "", given["person"]
@@ -86,13 +86,13 @@ def wanted_of(given: Mapping[str, str], timezone: str) -> Wanted:
         person=person,
         state=next((each for each in get_args(State) if each == state), None),
         since=_begin(given["since"], zone),
-        # The last day is included.
+        # Include the last day.
         until=_begin(given["until"], zone, behind=1),
     )
 
 
 def _begin(text: str, zone: ZoneInfo, *, behind: int = 0) -> float | None:
-    """Return when a day begins, or a later one; None if the text is not a day."""
+    """Return the start of a day, or of a day `behind` days later; None for an invalid date."""
     try:
         day = date.fromisoformat(text) + timedelta(days=behind)
         return day_of(day, zone).start.timestamp()
@@ -102,7 +102,7 @@ def _begin(text: str, zone: ZoneInfo, *, behind: int = 0) -> float | None:
 
 @dataclass(slots=True)
 class ToolShown:
-    """A call of a tool, with its step, question and result."""
+    """A tool call with its step, question and result."""
 
     name: str
     arguments: str
@@ -114,7 +114,7 @@ class ToolShown:
 
 @dataclass(slots=True)
 class MessageShown:
-    """A message of the transcript; `standing` is its place in the current view."""
+    """A message of the transcript; `standing` is its state in the current view."""
 
     row: Recorded
     role: str
@@ -128,12 +128,12 @@ class MessageShown:
 
 @dataclass(slots=True)
 class TurnShown:
-    """A turn with its steps in order; `head` is None for messages outside of turns.
+    """A turn with its steps in order; `head` is None for messages outside turns.
 
     Attributes:
-        messages: Of the transcript; the turn of a command has none.
-        apart: Calls of models without a message here: summaries, lost ones.
-        waits_for: The kind of the open question; empty for none.
+        messages: Its transcript messages; a command's turn has none.
+        apart: Model calls without a message: summaries, lost calls.
+        waits_for: The kind of the open question, if any.
     """
 
     head: TurnRow | None
@@ -148,7 +148,7 @@ class TurnShown:
 
 @page(WHOLE, "Conversation")
 async def conversation(ask: Ask) -> Result:
-    """Show a conversation: the newest messages, or those before one of them."""
+    """Show a conversation: the newest messages, or those before a given one."""
     number, before = ask.number("id"), ask.position("before")
     database = ask.inside.database
     chosen = await database.read(_chosen_model, number)
@@ -191,7 +191,7 @@ def _read(conn: Connection, number: int, before: int | None, facts: StatusFacts)
 def _gauge(
     answers: Sequence[Call], lineage: Sequence[Segment], facts: StatusFacts
 ) -> presentation.LineChart | None:
-    """Return the sizes of the prompt; None if none was reported."""
+    """Chart the prompt sizes; None without a report."""
     if not answers:
         return None
     times = [each.at for each in answers]
@@ -209,7 +209,7 @@ def _gauge(
         level = float(facts.threshold_tokens)
         levels.append(("threshold", level, f"threshold {short(level)}"))
     sizes = [float(each.usage.prompt_tokens) for each in answers]
-    # A much larger window would press the line flat.
+    # A much larger window would flatten the line.
     seen = [level for level in levels if level[1] <= 4 * max(sizes)]
     return presentation.steps("Size of the prompt, call by call", sizes, seen, marks, short)
 
@@ -221,7 +221,7 @@ def turns_of(
     plan: ViewPlan,
     commands: Sequence[TurnRow],
 ) -> list[TurnShown]:
-    """Return messages and commands by their turns, with the steps of these."""
+    """Group messages and commands by turn, with the turns' steps."""
     ids = sorted({row.turn for row in rows if row.turn is not None})
     heads = {head.id: head for head in steps.turns(conn, ids)}
     shown = [
@@ -280,7 +280,7 @@ def _tools(message: ChatMessage) -> list[ToolShown]:
 
 
 def _pretty(arguments: str) -> str:
-    """Return arguments with a line for each if they are JSON."""
+    """Indent arguments if they are JSON."""
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_INDENT_2).decode()
     except (orjson.JSONDecodeError, TypeError):
@@ -288,10 +288,10 @@ def _pretty(arguments: str) -> str:
 
 
 def _with_calls(turn: TurnShown, done: Sequence[Step], billed: Sequence[Call]) -> list[Call]:
-    """Give messages the calls that made them; returns the other calls.
+    """Assign model calls to their messages; return the other calls.
 
-    The n-th call in the journal of a turn made its n-th message. They are matched from the end: the
-    page may begin in the middle of a turn.
+    The n-th call in a turn's journal made its n-th message. Match from the end, since the page may
+    start in the middle of a turn.
     """
     by_id = {call.call_id: call for call in billed if call.call_id is not None}
     made = [by_id.get(step.call_id or "") for step in done if step.kind == "model"]
@@ -303,7 +303,7 @@ def _with_calls(turn: TurnShown, done: Sequence[Step], billed: Sequence[Call]) -
 
 
 def _with_tools(turn: TurnShown, done: Sequence[Step], asked: Sequence[Question]) -> None:
-    """Give calls of tools their entries in the journal, their questions and their results."""
+    """Assign journal entries, questions and results to tool calls."""
     journal = {step.call_id: step for step in done if step.kind == "tool"}
     questions = {each.call_id: each for each in asked}
     calls = {tool.call_id: tool for message in turn.messages for tool in message.tools}
@@ -322,7 +322,7 @@ def _with_tools(turn: TurnShown, done: Sequence[Step], asked: Sequence[Question]
 
 @page(WHOLE + "/messages/{seq}", "Message")
 async def message(ask: Ask) -> Result:
-    """Show one message as a whole, and its stored form."""
+    """Show a whole message and its stored form."""
     number, seq = ask.number("id"), ask.number("seq")
     found = await ask.inside.database.read(_one, number, seq)
     decoded = decode(found.body)
@@ -352,7 +352,7 @@ def _one(conn: Connection, number: int, seq: int) -> Recorded:
 
 @page(WHOLE + "/outputs/{output}", "Output")
 async def output(ask: Ask) -> Result:
-    """Show the whole output of a tool; the transcript has a part."""
+    """Show the full output of a tool, of which the transcript has a part."""
     number, name = ask.number("id"), ask.names["output"]
     text = await ask.inside.database.read(transcript.read_blob, number, name)
     if text is None:
@@ -371,7 +371,7 @@ async def output(ask: Ask) -> Result:
 
 @page(WHOLE + "/segments/{session}", "Segment")
 async def segment(ask: Ask) -> Result:
-    """Show the beginning of a segment's requests, and its compaction."""
+    """Show the start of a segment's requests, and its compaction."""
     number, session_id = ask.number("id"), ask.number("session")
     values = await ask.inside.database.search(_segment, number, session_id)
     return Shown("segment.html", values, title=f"Segment {values['here'].number}")

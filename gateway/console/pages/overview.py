@@ -1,6 +1,6 @@
-"""The overview, what waits for a person (approvals, questions, dead letters), and the costs.
+"""The overview, approvals and dead letters that wait for a person, and the costs.
 
-Approvals and letters are settled as by a command in a chat or on the command line.
+Decisions follow the same rules as commands in a chat or on the command line.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ PAST_ALERTS = 5
 APPROVALS = f"{HOME}/approvals"
 LETTERS = f"{HOME}/dead-letters"
 LONGEST_ANSWER = 10_000
-"""Characters of an answer to a question of the agent."""
+"""Longest answer to a question of the agent, in characters."""
 GONE = "{id} is not on the list any more: it was retried or dropped before."
 RETRIED = {
     "turn": "{id} is asked again.",
@@ -45,11 +45,11 @@ PERIODS: Mapping[str, int] = {"7 days": 7, "30 days": 30, "90 days": 90}
 USUAL = "30 days"
 DEAREST = 20
 MOST_COMPARED = 30
-"""Days whose prompts are compared with the least possible cost, which takes time."""
+"""Most days to compare with the lowest possible cost, which takes time."""
 
 
 def days_until_now(zone: tzinfo, count: int) -> list[Period]:
-    """Return the last days of a time zone in order, today included."""
+    """Return the last days of a time zone in order, including today."""
     today = datetime.now(zone).date()
     spans = []
     for n in range(count - 1, -1, -1):
@@ -125,7 +125,7 @@ async def approvals(ask: Ask) -> Result:
 
 @action(APPROVALS + "/{id}")
 async def answer(ask: Ask) -> Result:
-    """Take an owner's answer; the turn that waits goes on."""
+    """Record an owner's answer and resume the waiting turn."""
     said = ask.form.get("answer", "").strip()[:LONGEST_ANSWER]
     owner = InboundMessage(
         address=Address(BUILT_IN, DEFAULT_ACCOUNT, "console", None),
@@ -143,7 +143,7 @@ async def answer(ask: Ask) -> Result:
 
 @page(LETTERS, "Dead letters", "Now")
 async def letters(ask: Ask) -> Result:
-    """Show turns that were given up, and messages that no platform accepted."""
+    """Show turns that were given up and messages that could not be delivered."""
     after = ask.query("after")
     rows = await ask.inside.database.read(dead_letters.find_all, register.PAGE + 1, after or None)
     around = pages(LETTERS, rows, lambda row: row.id, after)
@@ -152,13 +152,13 @@ async def letters(ask: Ask) -> Result:
 
 @action(LETTERS + "/{id}/retry")
 async def retry(ask: Ask) -> Result:
-    """Put a dead letter back."""
+    """Retry a dead letter."""
     return await _settled(ask, "retry-dead-letter")
 
 
 @action(LETTERS + "/{id}/drop")
 async def drop(ask: Ask) -> Result:
-    """Take a dead letter off the list."""
+    """Remove a dead letter from the list."""
     return await _settled(ask, "drop-dead-letter")
 
 
@@ -194,7 +194,7 @@ async def costs(ask: Ask) -> Result:
     zone = ZoneInfo(ask.inside.settings.sessions.timezone)
     spans = days_until_now(zone, count)
     database, rates = ask.inside.database, ask.inside.money().rates
-    # At the same time: each of the two sums up the ledger.
+    # Concurrently, since both sum up the ledger.
     (days, models), (senders, known, platforms) = await asyncio.gather(
         database.read(_by_day, spans, rates, compares=count <= MOST_COMPARED),
         database.search(_of_senders, spans[0].start),
@@ -232,7 +232,7 @@ def _of_senders(
 
 
 def _platforms(senders: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return the platforms with their costs, the dearest first; "?" is work without a sender."""
+    """Return the costs by platform, highest first; "?" is work without a sender."""
     found: defaultdict[str, float] = defaultdict(float)
     for name, usd in senders.items():
         platform, colon, _ = name.partition(":")

@@ -1,4 +1,4 @@
-"""People: requests to be let in, members, users of the web chat, their memory and budgets.
+"""People: access requests, members, web chat users, their memory and budgets.
 
 Decisions use the same functions as `/pair`, `parley pair` and `parley web`.
 """
@@ -45,7 +45,7 @@ ENDINGS = {"remove": "web-remove", "sign-out": "web-revoke"}
 
 @page(PEOPLE, "People", "People")
 async def people(ask: Ask) -> Result:
-    """Show requests, members, and the people of the settings."""
+    """Show requests, members, and people named in the settings."""
     after = ask.query("after")
     rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
     shown, access = listed(rows), ask.inside.settings.access
@@ -81,7 +81,7 @@ async def decide(ask: Ask) -> Result:
 def _web_users(
     conn: Connection, access: Access
 ) -> tuple[list[WebUser], list[tuple[str, WebSession]]]:
-    """Return the users of the web chat, and its sessions with the names of their users."""
+    """Return the web chat's users, and its sessions with user names."""
     users = [replace(each, role=access.own_role(each)) for each in web_users.everybody(conn)]
     sessions = web_users.sessions(conn, access.web.oidc.session_s)[: register.PAGE]
     return users, [(name_of(each.sender), each) for each in sessions]
@@ -89,7 +89,7 @@ def _web_users(
 
 @page(WEB_USERS, "Web users", "People")
 async def users(ask: Ask) -> Result:
-    """Show the users of the web chat and its sessions."""
+    """Show the web chat's users and sessions."""
     settings = ask.inside.settings
     access = Access(settings.access, settings.web)
     found, signed_in = await ask.inside.database.read(_web_users, access)
@@ -102,7 +102,7 @@ _ROLES = ("member", "guest", "owner")
 
 @action(f"{WEB_USERS}/invite")
 async def invite(ask: Ask) -> Result:
-    """Make a user; only this answer shows their link."""
+    """Create a user; only this response shows their link."""
     told = {
         "name": ask.form.get("name", "").strip(),
         "role": ask.form.get("role", ""),
@@ -114,7 +114,7 @@ async def invite(ask: Ask) -> Result:
 
 @action(f"{WEB_USERS}/link")
 async def link(ask: Ask) -> Result:
-    """Make another link for a user."""
+    """Create another link for a user."""
     made = await ask.inside.operator.act("web-link", ask.form.get("name", ""), ask.by)
     return _link(ask, made)
 
@@ -128,13 +128,13 @@ def _link(ask: Ask, made: Any) -> Result:
 
 
 def _front_page(ask: Ask) -> str:
-    """Return the address of the page: that of the settings, or that of this request."""
+    """Return the web chat's address from the settings or this request."""
     web = ask.inside.settings.web
     origin, host = ask.request.headers.get("Origin", ""), ask.request[VISIT].caller.host
-    # The settings may say "any free port".
+    # The settings may ask for any free port.
     port = ask.request.url.port or 80
     is_here = origin == f"http://{host}" and names_loopback(host, port)
-    # The guard compares them too, except on the Unix socket.
+    # The guard compares them as well, except on the Unix socket.
     is_own = origin in {f"http://{host}", f"https://{host}"}
     return f"{origin}/" if web.public_url is None and is_own and not is_here else web.page(port)
 
@@ -153,7 +153,7 @@ async def end(ask: Ask) -> Result:
 
 @page(MEMORY, "Memory", "People")
 async def memory(ask: Ask) -> Result:
-    """Show the notes about people and conversations, the newest first."""
+    """Show the notes about people and conversations, newest first."""
     whose, after = ask.query("whose"), ask.position("after")
     read = ask.inside.database.read
     rows: Sequence[Note] = await read(notebook.all_notes, whose or None, register.PAGE + 1, after)
@@ -177,7 +177,7 @@ _KINDS = {
 
 @action(f"{MEMORY}/forget")
 async def forget(ask: Ask) -> Result:
-    """Erase one note by its number, or all of a person or conversation."""
+    """Erase one note by number, or all notes of a person or conversation."""
     which = ask.form.get("which", "")
     try:
         gone = await ask.inside.operator.act("remove-memory", which, ask.by)
@@ -190,7 +190,7 @@ async def forget(ask: Ask) -> Result:
 def _of_today(
     conn: Connection, since: float, after: str | None
 ) -> tuple[float, Mapping[str, Spent], Mapping[str, str]]:
-    """Return the costs since then, in all and by person, and names."""
+    """Return the costs since a time, in total and by person, with names."""
     most = register.PAGE + 1
     people = spending.spent(conn, "sender", Where(since), limit=most, after=after)
     return spending.spent_usd(conn, since), people, members.names(conn, list(people))
@@ -225,7 +225,7 @@ async def budgets(ask: Ask) -> Result:
 
 
 def used_share(usd: float, limit_usd: float | None) -> float | None:
-    """Return the used part of a limit, 1 for all of it; None without a limit."""
+    """Return the used share of a limit; None without a limit."""
     if limit_usd is None:
         return None
     return usd / limit_usd if limit_usd else 1.0

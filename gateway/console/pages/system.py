@@ -1,11 +1,11 @@
-"""What runs here, and its records: set-up, settings, plugins, MCP servers, doctor, audit, live log.
+"""The system: set-up, settings, plugins, MCP servers, doctor, audit log, live log.
 
-Set-up is for a home that has no model or platform yet: they are tried before they are written.
-`parley setup` alone changes what exists: a browser's session must not be able to send conversations
-to another server. It alone asks for the owner, who is signed in here already, and for the place of
-secrets, which moves those in the file.
+Set-up adds a missing model or platform and tries it before it writes. Only `parley setup` changes
+existing ones: a browser session must not be able to send conversations to another server. It also
+asks for the owner, who is already signed in here, and for the place of secrets, which moves
+existing ones.
 
-The log is that of this replica, with secrets masked; a small script asks for new lines.
+The log shows this replica's lines with secrets masked; a small script polls for new lines.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ SERVERS = f"{HOME}/mcp"
 DOCTOR = f"{HOME}/doctor"
 VERDICTS: Mapping[str, mcp.Verdict] = {"approve": "agreed", "deny": "refused"}
 LOOK_S = 60.0
-"""The time limit of the doctor."""
+"""Time limit of the doctor, in seconds."""
 DOCTOR_KINDS: Mapping[report.Shown, str] = {
     "error": "bad",
     "warning": "warn",
@@ -97,29 +97,29 @@ CALLS = f"{HOME}/calls"
 AUDIT_KINDS: tuple[AuditKind, ...] = get_args(AuditKind)
 LOG = f"{HOME}/log"
 SHOWN_LINES = 200
-"""Lines of the page; as many come at once while it follows."""
+"""Lines per page, and per update while it follows."""
 LEADS = {
     "conversation": f"{HOME}/conversations/",
     "turn": f"{LOG}?turn=",
     "trace": f"{LOG}?text=",
 }
-"""Where fields of a line lead to, each with its value behind it."""
+"""Pages to which log fields link, completed by the field's value."""
 LOG_KINDS = {"debug": "plain", "info": "good", "warning": "warn", "error": "bad"}
 
 
 def is_without_model(*settings: Settings) -> bool:
-    """Whether only the demo model answers, by all of these settings."""
+    """Whether these settings all use only the demo model."""
     return all(resolve_provider(each.model) == DEMO for each in settings)
 
 
 @page(SETUP, "Set up", "System")
 async def setup(ask: Ask) -> Result:
-    """Show the forms for the model and the platforms that are missing."""
+    """Show the forms for a missing model and missing platforms."""
     return await _forms(ask)
 
 
 async def _forms(ask: Ask, refused: str = "") -> Shown:
-    """Show the forms; after a refusal with the answers, except keys and tokens."""
+    """Show the forms; after a refusal with the given answers, except keys and tokens."""
     target, now = await _read(ask)
     settings, asked = now.settings, of_provider(OWN_SERVER, now)
     shown = ["provider", *(each.field for each in asked if not each.is_secret)]
@@ -150,10 +150,10 @@ def _on(*settings: Settings) -> set[str]:
 
 
 async def _read(ask: Ask) -> tuple[Target, Loaded]:
-    """Return the target, and the settings of the file, which may wait for a restart."""
+    """Return the target and the settings of the file, which may need a restart."""
     running, file = ask.inside.settings, ask.inside.operator.reloading.file
     is_there = file is not None and await asyncio.to_thread(file.exists)
-    # A page must not run the programs of references again.
+    # A page must not run the programs of secret references again.
     known = dict(references_in(running))
     target = Target(running.home, file if is_there else None, known)
     return target, await asyncio.to_thread(target.load)
@@ -161,13 +161,13 @@ async def _read(ask: Ask) -> tuple[Target, Loaded]:
 
 @action(f"{SETUP}/model")
 async def model(ask: Ask) -> Result:
-    """Try a model with one question, and write it down if it answers."""
+    """Ask a model one question, and store its settings if it answers."""
     return await _with_forms(ask, _model)
 
 
 @action(f"{SETUP}/platforms/{{name}}")
 async def account(ask: Ask) -> Result:
-    """Try the tokens of a platform's first account, and write them down if they work."""
+    """Try the tokens of a platform's first account, and store them if they work."""
     return await _with_forms(ask, _account)
 
 
@@ -205,11 +205,11 @@ async def _account(ask: Ask) -> Result:
 
 
 def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:
-    """Return the answers of a form, by the fields of the questions.
+    """Return the answers of a form by question field.
 
     Raises:
-        GatewayError: An answer is missing or wrong, or refers to a secret: a browser's session
-            could run programs of this machine, or send its files to a server of its choice.
+        GatewayError: An answer is missing, invalid, or a reference to a secret, through which a
+            browser session could run programs or send files of this machine.
     """
     given = {each.field: ask.form.get(each.field, "").strip() for each in asked}
     for question in asked:
@@ -222,7 +222,7 @@ def _answers(ask: Ask, asked: Sequence[SetupQuestion]) -> dict[str, str]:
 
 
 async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -> Moved:
-    """Write the answers that were tried, reload the gateway, and say what remains to be done."""
+    """Write the tested answers, reload the gateway, and list the remaining steps."""
     if checked.outcome != "accepted":
         raise GatewayError(f"Nothing was written. {checked.subject}: {checked.text}.")
     await asyncio.to_thread(refuse_unwritable, target)
@@ -240,7 +240,7 @@ async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -
 
 @page(SETTINGS, "Settings", "System")
 async def settings(ask: Ask) -> Result:
-    """Show the settings in use, where each comes from, and what has changed in the file."""
+    """Show the settings in use, their sources, and unapplied changes of the file."""
     running = ask.inside.operator.reloading.running()
     wanted, set_only = ask.query("key"), ask.query("all") == ""
     rows = [
@@ -271,7 +271,7 @@ async def settings(ask: Ask) -> Result:
 
 @action(f"{SETTINGS}/reload")
 async def reload(ask: Ask) -> Result:
-    """Read the settings and their secrets again; what is wrong there changes nothing."""
+    """Reload settings and secrets; a mistake changes nothing."""
     done = await ask.inside.operator.reload(ask.by)
     if done.problems:
         raise GatewayError("Nothing was changed. " + " ".join(done.problems))
@@ -279,13 +279,13 @@ async def reload(ask: Ask) -> Result:
 
 
 def told(done: SettingsReloaded) -> str:
-    """Return the result of a reload in a sentence."""
+    """Describe the result of a reload in a sentence."""
     return f"Read again: {'; '.join(reload_lines(asdict(done))) or 'nothing has changed'}."
 
 
 @action(f"{ACCOUNTS}/{{name}}/restart")
 async def restart(ask: Ask) -> Result:
-    """Restart the adapter of an account, with its token as it is now."""
+    """Restart an account's adapter with its current token."""
     name = ask.names["name"]
     said = await ask.inside.operator.reloading.restart_account(name)
     entry = AuditEntry("account_restarted", by=ask.by, subject=name)
@@ -295,7 +295,7 @@ async def restart(ask: Ask) -> Result:
 
 @page(PLUGINS, "Plugins", "System")
 async def plugins(ask: Ask) -> Result:
-    """Show the plugins and context engines that were found; none of their code is run for it."""
+    """Show the found plugins and context engines without running their code."""
     settings_ = ask.inside.settings
     home = settings_.home
     found = await asyncio.to_thread(loading.available, home)
@@ -335,7 +335,7 @@ async def servers(ask: Ask) -> Result:
 
 @action(SERVERS)
 async def decide_tool(ask: Ask) -> Result:
-    """Offer a tool whose text gives orders, or do not."""
+    """Approve or deny a tool whose description contains instructions."""
     verdict, name = ask.chosen(VERDICTS)
     try:
         decision = await ask.inside.operator.decide_tool(name, verdict, ask.by)
@@ -345,14 +345,14 @@ async def decide_tool(ask: Ask) -> Result:
 
 
 def _failures(event: str, by: str) -> dict[str, Occurrences]:
-    """Count the lines in memory about an event, by one of its fields."""
+    """Count an event's recent log lines by one of its fields."""
     lines = newest(RECENT, (), LineFilter(level="warning", event=event), MOST_LINES)
     return {each.name: each for each in tallied(lines, by)}
 
 
 @page(DOCTOR, "Doctor", "System")
 async def doctor(ask: Ask) -> Result:
-    """Look for all findings, and show them, the worst first; no provider is asked."""
+    """Run all checks and show the findings, worst first, without asking providers."""
     try:
         async with asyncio.timeout(LOOK_S):
             found = await ask.inside.examination.report(lambda _: True)
@@ -364,7 +364,7 @@ async def doctor(ask: Ask) -> Result:
 
 @page(AUDIT, "Audit", "System")
 async def record(ask: Ask) -> Result:
-    """Show who decided what, the newest first."""
+    """Show the audit log, newest first."""
     kind, after = ask.query("kind"), ask.position("after")
     if kind and kind not in AUDIT_KINDS:
         raise Missing(f"There is no kind {kind}.")
@@ -385,7 +385,7 @@ async def record(ask: Ask) -> Result:
 
 @page(CALLS, "Tool calls", "System")
 async def calls(ask: Ask) -> Result:
-    """Show which tools were called, who allowed it and what came of it, the newest turn first."""
+    """Show tool calls with their approvals and results, newest turn first."""
     tool, conversation = ask.query("tool"), ask.position("conversation")
     before = ask.pair("after")
     read = ask.inside.database.read
@@ -406,13 +406,13 @@ async def calls(ask: Ask) -> Result:
 
 @page(LOG, "Live log", "Now")
 async def log(ask: Ask) -> Result:
-    """Show the newest lines that are wanted, the newest on top; those since `after` where asked."""
+    """Show matching log lines, newest on top; with `after`, only later ones."""
     filters = {name: ask.query(name) for name in ("level", "event", "place", "turn", "text")}
     if filters["level"] not in {"", *LEVELS}:
         raise Missing(f"There is no level {filters['level']}.")
     level, event, place, turn, text = filters.values()
     wanted, after = LineFilter(level, event, place, turn=turn, text=text), ask.position("after")
-    # Before they are read: a line that comes meanwhile is shown twice rather than never.
+    # Read the count first: a line that comes meanwhile is shown twice rather than never.
     count = RECENT.count
     settings = ask.inside.settings
     path = log_path(settings.logging, settings.home)
@@ -438,7 +438,7 @@ async def log(ask: Ask) -> Result:
 
 def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
     level = str(record.get("level", ""))
-    # A name without a value would be read with the value of the next field.
+    # A name without a value would be read with the next field's value.
     fields = [
         (name, _text(value))
         for name, value in record.items()
@@ -455,6 +455,6 @@ def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    # Sums of money are no longer than people write them.
+    # Shorten amounts of money to a readable length.
     short = round(value, 9) if isinstance(value, float) else value
     return short if isinstance(short, str) else orjson.dumps(short).decode()
