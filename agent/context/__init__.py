@@ -1,1 +1,1 @@
-"""What the model is given of a conversation: planner.py decides when to cut, the others how."""
+"""The part of a conversation that the model sees: planner.py decides when to cut."""

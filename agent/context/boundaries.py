@@ -1,8 +1,8 @@
-"""Phases 2 and 4: head, middle and tail of a view, and the plan that shows such a cut.
+"""Phases 2 and 4: split a view into head, middle and tail, and build the plan that shows the cut.
 
 Positions are indexes into the request's entries. A group of tool calls and their results is never
-cut (invariant 6), the newest user message always stays (invariant 7), and no cut gives neighbours
-the same role.
+split (invariant 6), the newest user message always stays (invariant 7), and no cut leaves two
+adjacent messages with the same role.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +14,14 @@ from agent.messages import is_ephemeral, text_of
 from agent.view.view import Entry, Summary, SummaryRole, SummarySource, ViewPlan
 
 PROTECT_FIRST_N = 3
-"""System prompt and first exchange. Source: Hermes, where it is a constant, too."""
+"""System prompt and first exchange. Source: Hermes, also as a constant."""
 SOFT_CEILING = 1.5
 """The tail may exceed its budget by this factor rather than lose a message. Source: Hermes."""
 TAIL_CHOICES = 12
-"""Starts of the tail that are tried before the head gives way."""
+"""Number of tail starts to try before shrinking the head."""
 
 Choice = tuple[int, int, tuple[int, ...]]
-"""A way to cut: end of the head, start of the tail, what is pinned between them."""
+"""A way to cut: end of the head, start of the tail, positions pinned between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Boundaries:
 
     Attributes:
         head_end: First position after the head.
-        tail_start: First position of the tail; the middle is between.
+        tail_start: First position of the tail; the middle lies between.
         pinned: Positions in the middle that stay in the view.
-        role: The summary message's.
+        role: Role of the summary message.
     """
 
     head_end: int
@@ -42,33 +42,33 @@ class Boundaries:
 
     @property
     def evicted(self) -> list[int]:
-        """The positions that leave the view."""
+        """Positions that leave the view."""
         middle = range(self.head_end, self.tail_start)
         return [n for n in middle if n not in self.pinned] if self.pinned else list(middle)
 
 
 def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> Boundaries | None:
-    """Return the best cut in which all roles fit, or None without a middle.
+    """Return the best cut with alternating roles, or None if there is no middle.
 
-    `tail_starts` are possible ones, best first; see `protected_tail` and `starts_before`.
+    `tail_starts` lists candidates, best first; see `protected_tail` and `starts_before`.
     """
     return next(cuts(request, tail_starts), None)
 
 
 def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
-    """Yield every cut in which all roles fit, best first."""
-    # Head and tail meet: nothing is between them.
+    """Yield every cut with alternating roles, best first."""
+    # Head and tail meet: nothing lies between them.
     if tail_starts[0] <= head_end_of(request):
         return
     newest = Newest.of(request.entries)
-    # `product` turns its last factor first: every tail is tried before the head gives way.
+    # `product` varies its last factor first: every tail is tried before the head shrinks.
     ends = product(_head_ends(request, newest), tail_starts)
     choices = ((*each, pinned) for each in ends for pinned in newest.pins(*each))
     yield from fitting(request.entries, choices)
 
 
 def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Boundaries]:
-    """Yield the cuts in which all roles fit and something leaves the view."""
+    """Yield the cuts with alternating roles that remove something from the view."""
     for head_end, tail_start, pinned in choices:
         role = _role(entries, head_end, pinned, tail_start)
         found = Boundaries(head_end, tail_start, pinned, role or "user")
@@ -77,24 +77,24 @@ def fitting(entries: Sequence[Entry], choices: Iterable[Choice]) -> Iterator[Bou
 
 
 def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
-    """Return the messages that leave the view and are worth a summary: not ephemeral ones."""
+    """Return the messages that leave the view and need a summary, without ephemeral ones."""
     return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
 
 
 def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
     """Return the start of the tail: by its token budget, or `protect_last_n` messages if longer.
 
-    Groups are kept or left as a whole.
+    A group is kept or dropped as a whole.
     """
     entries, limits = request.entries, request.limits
-    # Without edits stored messages are shown, and need not be rendered to be measured.
+    # A plan without edits shows stored messages, which can be measured without rendering.
     shown = sizes.shown(request.plan) if request.plan.edits else {}
     used, start = 0, len(entries)
     while start > 0:
         first = group_start(entries, start - 1)
         before = used
         used += sum(shown.get(e.seq) or sizes.message(e.message) for e in entries[first:start])
-        # One large message may go over the budget; nothing is added to a tail that is full.
+        # One large message may exceed the budget; a full tail does not grow.
         fits = before < limits.tail_tokens and used <= SOFT_CEILING * limits.tail_tokens
         if not fits and len(entries) - start >= limits.protect_last_n:
             break
@@ -103,7 +103,7 @@ def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
 
 
 def starts_before(entries: Sequence[Entry], start: int) -> Iterator[int]:
-    """Yield `start`, then the starts of the groups before it, nearest first."""
+    """Yield `start`, then the starts of the preceding groups, nearest first."""
     before = (n for n in range(start - 1, -1, -1) if entries[n].message["role"] != "tool")
     yield from (start, *islice(before, TAIL_CHOICES - 1))
 
@@ -124,14 +124,14 @@ class Newest:
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> "Newest":
-        """Find both."""
+        """Find both positions."""
         backwards = range(len(entries) - 1, -1, -1)
         users = (n for n in backwards if is_ask(entries[n]))
         answers = (n for n in backwards if _is_answer(entries[n]))
         return cls(next(users, -1), next(answers, -1))
 
     def pins(self, head_end: int, tail_start: int) -> Iterator[tuple[int, ...]]:
-        """Yield possible pins between head and tail, first with the answer, then without."""
+        """Yield possible pins between head and tail: first with the answer, then without it."""
         middle = range(head_end, tail_start)
         user = (self.user,) if self.user in middle else ()
         if self.answer in middle:
@@ -140,31 +140,31 @@ class Newest:
 
 
 def is_ask(entry: Entry) -> bool:
-    """Whether a message is a person's, which begins a round."""
+    """Return whether a message comes from a person and so starts a round."""
     return entry.message["role"] == "user" and not entry.message.get("synthetic")
 
 
 def newest_ask(entries: Sequence[Entry]) -> Entry | None:
-    """Return the newest message of a person, if any."""
+    """Return the newest message from a person, or None."""
     return next(filter(is_ask, reversed(entries)), None)
 
 
 def _is_answer(entry: Entry) -> bool:
     message = entry.message
-    # A text with calls is not the answer yet.
+    # A text with tool calls is not the final answer.
     if message["role"] != "assistant" or message.get("tool_calls") or message.get("synthetic"):
         return False
     return bool(text_of(message).strip())
 
 
 def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
-    """Yield possible ends of the head, best first; the last one is an empty head."""
+    """Yield possible ends of the head, best first; the last is an empty head."""
     entries = request.entries
     end = head_end_of(request)
     second = first_said(entries, end)
-    # In a compacted view the summary is there: a head is one range of the transcript.
+    # A compacted view already has the summary here: a head is one range of the transcript.
     if end and newest.user == second and not request.plan.compacted:
-        # The newest message is the second one: it keeps its place, with the first step after it.
+        # If the second message is the newest, it keeps its place, with the first step after it.
         yield _after_group(entries, second + 1)
     yield end
     first = first_said(entries, 0) + 1
@@ -175,9 +175,9 @@ def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
 
 
 def head_end_of(request: CompressionRequest) -> int:
-    """Return the end of the head of a view; that of a compacted one stays."""
+    """Return the end of a view's head; the head of a compacted view does not change."""
     entries, plan = request.entries, request.plan
-    # A head that moved would change the first bytes of the request, which are in the cache.
+    # A different head would change the first bytes of the request, which are cached.
     if plan.head_upto or plan.compacted:
         return sum(entry.seq <= plan.head_upto for entry in entries)
     first = first_said(entries, 0)
@@ -188,7 +188,7 @@ def head_end_of(request: CompressionRequest) -> int:
 
 
 def first_said(entries: Sequence[Entry], start: int) -> int:
-    """Return the first position from `start` on of a message that is not ephemeral.
+    """Return the first position from `start` on whose message is not ephemeral.
 
     Examples and other context of the first question stay in the head with it.
     """
@@ -218,10 +218,10 @@ def _role(
     before = [entries[head_end - 1].message["role"]] if head_end else []
     kept = [*pinned, tail_start] if tail_start < len(entries) else list(pinned)
     after = [entries[n].message["role"] for n in kept]
-    # Without a head the summary is the first message, which must be the user's.
+    # Without a head the summary comes first, and the first message must be the user's.
     roles: tuple[SummaryRole, ...] = ("user", "assistant") if head_end else ("user",)
     for role in roles:
-        # Several results may follow each other, of one group of calls.
+        # Tool results of one group follow each other.
         if all(one != two or one == "tool" for one, two in pairwise([*before, role, *after])):
             return role
     return None
@@ -230,10 +230,10 @@ def _role(
 def assemble(
     request: CompressionRequest, cut: Boundaries, text: str, source: SummarySource, model: str = ""
 ) -> ViewPlan:
-    """Return the plan that shows head, summary, pinned messages, and the tail.
+    """Return the plan that shows head, summary, pinned messages and tail.
 
-    The summary covers the earlier one's messages, and those that leave the view now. Thoughts are
-    dropped from all that stays: they were signed for another history.
+    The summary covers the previous summary's messages and those that leave the view now. Thoughts
+    in the remaining messages are dropped: their signatures are only valid for the previous history.
     """
     evicted = cut.evicted
     ends = [request.entries[n].seq for n in (*evicted[:1], *evicted[-1:])]
@@ -250,7 +250,7 @@ def assemble(
 
 
 def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Summary]) -> ViewPlan:
-    """Return the plan that shows these summaries between head and tail, in the role of the cut."""
+    """Return the plan that shows these summaries between head and tail, in the cut's role."""
     entries = request.entries
     newest_seq = entries[-1].seq
     plan = replace(
@@ -262,7 +262,7 @@ def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Sum
         thinking_from=newest_seq + 1,
         recall=request.recall,
     )
-    # Edits of messages out of view would pile up. Clips were for lack of room: messages that stay
-    # are whole again, and `converge` clips those that still do not fit.
+    # Edits of messages out of view would accumulate. Clips were made for lack of room: remaining
+    # messages become whole again, and `converge` clips those that still do not fit.
     kept = (edit for edit in plan.edits if edit.kind != "clip" and plan.shows(edit.seq))
     return replace(plan, edits=tuple(kept))

@@ -1,12 +1,12 @@
-"""The extractor: notes of what leaves the view, made without a model and in any language.
+"""The extractor: writes notes of messages that leave the view, in any language, without a model.
 
-The notes are whole sentences of the originals, in order, one line for each message and speaker.
-People's come first: the most telling sentence of each message, then the second of each, and so on.
-At least a third of the room is for the assistant and its tools. A sentence is telling if its words
-are rare in this conversation. Nothing is concluded from it.
+The notes are whole sentences of the originals, in order, one line per message and speaker. People's
+sentences come first: the most informative sentence of each message, then the second of each, and so
+on. The assistant and its tools get at least a third of the room. A sentence is informative if its
+words are rare in this conversation. The extractor draws no conclusions.
 
-The next compaction reads the notes back and chooses again, from old and new sentences alike. A
-model's summary of earlier messages stays in front of the notes.
+The next compaction parses the notes and selects again among old and new sentences. A model's
+summary of earlier messages stays in front of the notes.
 """
 
 import math
@@ -32,35 +32,35 @@ INTRODUCTION = (
     f" number and speaker; {GAP} stands for a new line or for what is left out."
 )
 PERSONS_SHARE = 2 / 3
-"""Share of the room that people's sentences fill first; then others', then people's again."""
+"""Share of the room for people's sentences first; then come the others', then more of people's."""
 EARLIER_SHARE = 0.5
 """Largest share of the room for a model's earlier summary."""
 AGAIN = 0.65
-"""Worth of each further sentence of a message, relative to the one before it."""
+"""Weight of each further sentence of a message, relative to the one before it."""
 COST_POWER = 0.75
-"""Weight of a sentence's length; at 1 only the worth per character would count."""
+"""Exponent of a sentence's length in its score; at 1 only the score per character would count."""
 FOCUS = 4.0
-"""Factor for sentences with a word of the focus."""
+"""Score factor of a sentence that contains a word of the focus."""
 LINE_TOKENS, LINE_CHARS = 8, 20
-"""Number and speaker of a line."""
+"""Size of a line's number and speaker."""
 MAX_CHARS = 400
-"""Longer sentences are pasted text, and are cut."""
+"""A longer sentence is pasted text, and is cut."""
 MOST_CHARS = {"user": 40_000, "assistant": 40_000, "tool": 1_500}
-"""Longer messages are read at both ends."""
+"""Of a longer message only the start and the end are read."""
 WRAPPED_CHARS = 50
-"""A line of at least this length may have been broken by a mail program."""
+"""A line of at least this length may have been wrapped by a mail client."""
 KEY_SENTENCES = 60
 
 _LINE = re.compile(r"#(\d+) ([^:\n]{1,80}): (.*)")
 _DAY = re.compile(r"\[(\d{4}-\d{2}-\d{2})\]")
 _SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
 _MARKS = re.compile(r"(?:[-*+•>|]\s+|#{1,6}\s+)*")
-# Ends of sentences and what closes after them, the second ones in scripts without spaces.
+# Sentence ends and closing marks after them; the second set for scripts without spaces.
 _ENDS, _WIDE_ENDS = ".!?\u2026\u061f\u06d4\u0964\u0965", "\u3002\uff01\uff1f\uff61"
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]*_`\u300d\u300f\uff09\u3011"
 _END = re.compile(rf"[{_ENDS}]+[{_CLOSERS}]*(?:\s+|$)|[{_WIDE_ENDS}]+[{_CLOSERS}]*\s*")
 _ENDED = re.compile(rf"[{_ENDS}{_WIDE_ENDS}:;\uff1a\uff1b][{_CLOSERS}]*$")
-# "Dr.", "J.", "No. 5", "z.B.", "3. Mai". Two sentences taken for one are better than a torn one.
+# "Dr.", "J.", "No. 5", "z.B.", "3. Mai". Joining two sentences is better than splitting one.
 _SHORT_FORM = re.compile(r"(?:^|[\s(])(?:[^\W\d_a-z]\w?|\d{1,2}|(?:\w{1,2}\.)+\w{1,2})\.$")
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_SPACELESS}]+|[^\W_{_SPACELESS}]+")
@@ -86,7 +86,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """Notes, and the share of people's most telling sentences in them."""
+    """Notes, and the share of people's most informative sentences that they contain."""
 
     text: str
     retained_share: float
@@ -102,15 +102,15 @@ def extract(
 ) -> Extract:
     """Return notes of the messages that leave the view, and of `previous` summaries of any kind.
 
-    The same arguments give the same text, in any process.
+    Equal arguments give equal text, in any process.
 
     Args:
-        entries: The originals that leave the view now, in order of seq.
+        entries: The originals that leave the view now, ordered by seq.
         budget_tokens: Most tokens of the text, by `estimate_tokens` without a model.
     """
     earlier, known, known_days = _parsed(Redactor().text(previous))
     earlier = shortened(earlier, int(budget_tokens * EARLIER_SHARE))
-    # The messages of a list are numbered by their places: after a compaction from 1 again.
+    # Messages passed as a list are numbered by position: after a compaction from 1 again.
     shift = max(0, known[-1].seq + 1 - entries[0].seq) if known and entries else 0
     fresh = [each._replace(seq=each.seq + shift) for each in read(entries)]
     days = [*known_days, *((seq + shift, day) for seq, day in days)]
@@ -127,21 +127,21 @@ def extract(
 def key_sentences(
     entries: Sequence[Entry], previous: str = "", focus: str | None = None
 ) -> list[str]:
-    """Return people's most telling sentences, best first."""
+    """Return people's most informative sentences, best first."""
     _, known, _ = _parsed(Redactor().text(previous))
     ranked = _ranked([*known, *read(entries)], focus)
     return [each.text for each in ranked if each.is_persons][:KEY_SENTENCES]
 
 
 def retained_share(sentences: Sequence[str], text: str) -> float:
-    """Return the share of sentences with at least half of their words in a text; 1.0 for none."""
+    """Return the share of sentences with at least half of their words in `text`; 1.0 if empty."""
     known = _words(text)
     held = sum(2 * len(words & known) >= len(words) for words in map(_words, sentences))
     return held / len(sentences) if sentences else 1.0
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences; each line of a list, a table or of code is at least one."""
+    """Split a text into sentences; each line of a list, a table or code is at least one."""
     found: list[str] = []
     for line in _lines(text):
         start = 0
@@ -157,7 +157,7 @@ def sentences(text: str) -> list[str]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines without list marks; join lines that a mail program broke."""
+    """Yield lines without list marks; join lines that a mail client wrapped."""
     line = ""
     for raw in text.splitlines():
         if len(line) >= WRAPPED_CHARS and raw[:1].islower() and not _ENDED.search(line):
@@ -201,7 +201,7 @@ def read(entries: Iterable[Entry]) -> list[Sentence]:
 
 
 def _names(texts: Iterable[str]) -> frozenset[str]:
-    """Find the names with which a group's messages begin; none if one person writes."""
+    """Find the names that a group's messages begin with; empty if only one person writes."""
     begun = [found[1] if (found := _SPEAKER.match(text)) else "" for text in texts]
     counts = Counter(begun)
     names = frozenset(name for name, count in counts.items() if name and count > 1)
@@ -214,7 +214,7 @@ def _of_people(seq: int, text: str, names: frozenset[str]) -> Iterator[Sentence]
     for line in text.splitlines() if names else [text]:
         words = line
         if (found := _SPEAKER.match(line)) and found[1] in names:
-            # A person may be called like one of our own speakers.
+            # A person may have the name of one of our own speaker labels.
             is_free = Sentence(0, found[1], 0, "").is_persons
             who, words = found[1] if is_free else f"@{found[1]}", line[found.end() :]
         for each in sentences(words):
@@ -230,7 +230,7 @@ def _calls(seq: int, message: ChatMessage) -> Iterator[Sentence]:
 
 
 def _short_values(arguments: str) -> str:
-    """Join the short values of a call's arguments: long ones are texts that it writes."""
+    """Join the short values of a call's arguments: long ones are texts that the call writes."""
     try:
         given: Any = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -241,7 +241,7 @@ def _short_values(arguments: str) -> str:
 
 
 def _words(text: str) -> set[str]:
-    """Return the case-folded words of a text, in scripts without spaces pairs of characters."""
+    """Return the case-folded words of a text; character pairs in scripts without spaces."""
     found: set[str] = set()
     for word in _WORD.findall(text.casefold()):
         if len(word) > 1 and _IS_SPACELESS.match(word):
@@ -252,14 +252,14 @@ def _words(text: str) -> set[str]:
 
 
 def _ranked(said: Sequence[Sentence], focus: str | None) -> list[Sentence]:
-    """Order sentences by worth; further ones of a message count less."""
+    """Sort sentences by score; further sentences of the same message count less."""
     bags = [_words(each.text) for each in said]
     messages = [
         list(group)
         for _, group in groupby(range(len(said)), key=lambda n: (said[n].seq, said[n].who))
     ]
     counts = Counter(word for places in messages for word in {w for n in places for w in bags[n]})
-    # Whole numbers: a sum of floats depends on the order of a set, and so on the process.
+    # Integers: the sum of floats depends on a set's order, and so on the process.
     rarity = {
         word: round(100 * math.log((len(messages) + 1) / count)) for word, count in counts.items()
     }
@@ -286,7 +286,7 @@ def _chosen(ranked: Sequence[Sentence], room: float) -> list[Sentence]:
 
 
 def _fill(chosen: list[Sentence], candidates: Iterable[Sentence], room: float) -> float:
-    """Choose candidates that fit and are new; return their tokens."""
+    """Add new candidates that fit; return their token count."""
     lines = {each[:2] for each in chosen}
     texts = {each.text for each in chosen}
     taken = 0.0
@@ -324,7 +324,7 @@ def _day_of(seq: int, days: Days) -> str:
 
 
 def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
-    """Split summaries into a model's text, the sentences of notes, and their days."""
+    """Split summaries into a model's text, the sentences of notes, and the notes' days."""
     earlier, *notes = f"\n{text}\n".split(f"\n{INTRODUCTION}\n")
     written, said, days, day = [earlier], list[Sentence](), list[tuple[int, str]](), ""
     for line in "\n".join(notes).splitlines():
@@ -332,7 +332,7 @@ def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
             seq, who, told = int(found[1]), found[2], found[3]
             if day and day != _day_of(seq, days):
                 days.append((seq, day))
-            # A gap takes a place, so that sentences stay apart.
+            # A gap occupies a position, so that sentences stay separate.
             pieces = [[*sentences(piece), ""] for piece in told.split(f" {GAP} ")]
             numbered = enumerate(each for piece in pieces for each in piece)
             said += [Sentence(seq, who, place, each) for place, each in numbered if each]
@@ -344,7 +344,7 @@ def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
 
 
 def shortened(text: str, most_tokens: int) -> str:
-    """Cut a summary to so many tokens, while each of its sections keeps a sentence.
+    """Cut a summary to `most_tokens`, keeping at least a sentence of each section.
 
     The longest section is cut first. A repeated heading continues its section.
     """
@@ -370,9 +370,9 @@ def _size(section: Sequence[str]) -> int:
 
 
 def _cut(section: Sequence[str]) -> list[str]:
-    """Cut the last sentences of a line that is most of the section, or the last lines.
+    """Cut the last sentences of a line that dominates the section, or else its last lines.
 
-    Of the list of finished items, which is in order, the first lines are cut.
+    The list of finished items is chronological: its first lines are cut.
     """
     has_heading = section[0].startswith("#")
     heading, body = section[:has_heading], [each for each in section[has_heading:] if each != GAP]

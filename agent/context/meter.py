@@ -1,7 +1,7 @@
-"""The size of a view in tokens: the one meter of hygiene, preflight, loop and display.
+"""The size of a view in tokens: a single meter for hygiene, preflight, loop and display.
 
 The size is the provider's report of the newest call plus k times the estimate of newer messages; k
-is learned from report to report. Without a report it is k times the estimate of all.
+is learned from the reports. Without a report the size is k times the estimate of all messages.
 """
 
 import math
@@ -16,17 +16,17 @@ from agent.view.view import View
 
 RATIO_MIN = 0.5
 RATIO_MAX = 2.0
-"""Bounds of k: one odd report does not distort the estimates."""
+"""Bounds of k, so that one odd report does not distort the estimates."""
 SMALLEST_SAMPLE_TOKENS = 200
-"""Smaller growth says nothing about k: overheads of messages and calls dominate it."""
+"""Smaller growth says nothing about k: the overhead of messages and calls dominates it."""
 INERTIA_TOKENS = 5000
-"""A sample of this size moves k half of the way; larger ones weigh more."""
+"""A sample of this size moves k halfway; larger ones weigh more."""
 ANSWER_SLACK_RATIO = 1.5
 ANSWER_SLACK_TOKENS = 64
-"""The part of an answer beyond this factor and slack (for each call, too) of its visible text was
+"""Output tokens beyond this factor and slack (per call, too) of the visible text are counted as
 thoughts. Source: none of 849 billed answers of Claude 4.5 without thinking is as large."""
 KNOWN_MESSAGES = 32_768
-"""Messages whose estimate is remembered; about 6 MB, and the messages stay alive."""
+"""Number of messages with a cached estimate; about 6 MB, and the messages stay alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class ReportedUsage:
     """A provider's report of a call.
 
     Attributes:
-        prompt_tokens: Cached or not.
-        output_tokens: With thoughts.
-        upto_seq: The newest message that both cover: the answer itself.
-        model: Its name in the settings; None if not known.
+        prompt_tokens: Cached tokens included.
+        output_tokens: Thoughts included.
+        upto_seq: The newest message that both counts cover: the answer itself.
+        model: Its name in the settings; None if unknown.
     """
 
     prompt_tokens: int
@@ -48,19 +48,19 @@ class ReportedUsage:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The size of a view, and where it comes from."""
+    """The size of a view, and how it was determined."""
 
     tokens: int
     source: Literal["reported", "estimated"]
 
 
 class TokenMeter:
-    """The meter of one conversation and one model; may be used from one thread at a time.
+    """The meter of one conversation and one model; not thread-safe.
 
     Attributes:
-        ratio: k, the moving average of reported to estimated tokens, 0.5 to 2.0; kept with the
+        ratio: k, the moving average of reported to estimated tokens, 0.5 to 2.0; stored with the
             conversation.
-        report: The newest report; None before the first, and after `forget_report`.
+        report: The newest report; None before the first one and after `forget_report`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TokenMeter:
         ratio: float = 1.0,
         report: ReportedUsage | None = None,
     ) -> None:
-        """Start with the stored ratio and report of this conversation and model, if any."""
+        """Start with the conversation's stored ratio and report for this model, if any."""
         self.ratio = _clamped(ratio)
         self.report = report
         self.model = model
@@ -79,21 +79,21 @@ class TokenMeter:
         self._known: dict[int, tuple[ChatMessage, int]] = {}
 
     def for_model(self, model: str) -> "TokenMeter":
-        """Return the meter for another model: the report stays, the ratio does not."""
+        """Return the meter for another model: it keeps the report but not the ratio."""
         return TokenMeter(model, self._tools, report=self.report)
 
     def estimate(self, message: ChatMessage) -> int:
-        """Estimate the tokens of a message on the wire, in the scale of `measure`."""
+        """Estimate the tokens of a message on the wire, scaled like `measure`."""
         return math.ceil(self.ratio * self._raw(message))
 
     def fixed_tokens(self, system: ChatMessage) -> int:
-        """Return the part of every view that no plan can change: system prompt and tools."""
+        """Return the size of the part that no plan can change: system prompt and tools."""
         return math.ceil(self.ratio * (self._raw(system) + self._raw_tools))
 
     def measure(self, view: View) -> Measure:
         """Return the size of the view as a request would send it now.
 
-        Only messages since the report are counted; without one, all are.
+        Only messages since the report are estimated; without a report, all are.
         """
         anchored = self._anchored(view)
         if anchored is None:
@@ -102,10 +102,10 @@ class TokenMeter:
         return Measure(tokens + math.ceil(self.ratio * sum(map(self._raw, added))), "reported")
 
     def note(self, usage: Usage, view: View, answer_seq: int) -> None:
-        """Learn from the report of a call; one without prompt tokens is ignored.
+        """Learn from the report of a call; ignore one without prompt tokens.
 
         Args:
-            view: The call's, before its answer is added.
+            view: The call's view, before its answer is added.
             answer_seq: Position of the answer in the transcript.
         """
         if usage.prompt_tokens <= 0:
@@ -119,7 +119,7 @@ class TokenMeter:
                 self._learn(usage.prompt_tokens, self._raw_view(view))
         else:
             tokens, added = anchored
-            # The flat cost of images would blur the ratio of text.
+            # The flat cost of images would distort the ratio of text.
             if not any(map(images_in, added)):
                 self._learn(usage.prompt_tokens - tokens, sum(map(self._raw, added)))
         self.report = ReportedUsage(
@@ -127,7 +127,7 @@ class TokenMeter:
         )
 
     def forget_report(self) -> None:
-        """Forget the report: it is the size of the view under an earlier plan."""
+        """Forget the report, which measured the view under an earlier plan."""
         self.report = None
         self._known.clear()
 
@@ -148,7 +148,7 @@ class TokenMeter:
         return self.report.prompt_tokens + answer_tokens, [entry.message for entry in added]
 
     def _answer_tokens(self, report: ReportedUsage, answer: ChatMessage) -> int:
-        """Return the answer's tokens in the next prompt, without thoughts that are left out."""
+        """Return the answer's tokens in the next prompt, without thoughts that are omitted."""
         if answer.get("opaque"):
             return report.output_tokens
         overheads = ANSWER_SLACK_TOKENS * (1 + len(answer.get("tool_calls", ())))
@@ -156,8 +156,8 @@ class TokenMeter:
         return min(report.output_tokens, math.ceil(most))
 
     def _learn(self, reported: int, estimated: int) -> None:
-        """Move k towards the sample, the farther the larger it is."""
-        # No growth, or less: the report is about another view.
+        """Move k towards the sample, by more for a larger sample."""
+        # No growth, or less: the report belongs to another view.
         if reported <= 0 or estimated < SMALLEST_SAMPLE_TOKENS:
             return
         weight = estimated / (estimated + INERTIA_TOKENS)
@@ -171,14 +171,14 @@ class TokenMeter:
         return estimate_tools(self._tools, self.model)
 
     def _raw(self, message: ChatMessage) -> int:
-        """Estimate a message before k; messages are never changed in place."""
+        """Estimate a message before applying k; messages are never modified in place."""
         known = self._known.get(id(message))
         if known is not None:
             return known[1]
         tokens = estimate_message(message, self.model) + _replayed_thinking(message, self.model)
         if len(self._known) >= KNOWN_MESSAGES:
             self._known.clear()
-        # The message is kept too: its id is unique only while it exists.
+        # Keep the message as well: its id is unique only while it exists.
         self._known[id(message)] = message, tokens
         return tokens
 
@@ -186,8 +186,8 @@ class TokenMeter:
 def _replayed_thinking(message: ChatMessage, model: str) -> int:
     """Count the thoughts that are sent back, encrypted ones as reported.
 
-    Signed blocks go to Claude (agent/models/anthropic/wire.py), reasoning to servers that are like
-    OpenAI's (agent/models/openai/wire.py).
+    Signed blocks go to Claude (agent/models/anthropic/wire.py), reasoning to OpenAI-like servers
+    (agent/models/openai/wire.py).
     """
     opaque = message.get("opaque")
     if not opaque:

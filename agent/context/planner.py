@@ -1,7 +1,8 @@
 """The planner: every compaction of a view happens here.
 
-The loop asks before every model call (`keep_within`) and when a provider refuses a request as too
-large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine, one
+The loop calls it before every model call (`keep_within`) and when a provider refuses a request as
+too large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine,
+one
 meter and one state, which is committed with the compaction. `fit` adapts the view to a fallback.
 """
 
@@ -44,18 +45,18 @@ T = TypeVar("T")
 MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
 PRESSURE_SHARE = 0.85
-"""Share of the threshold."""
+"""Share of the threshold at which pressure is reported."""
 AHEAD_SHARE = 0.80
-"""Share of the threshold from which on a summary is written ahead."""
+"""Share of the threshold from which a summary is written ahead of need."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
 RESUME_GROWTH = 1.10
-"""Anti-thrash, see docs/context.md, 3: after two compactions in a row that save less than 10 %, the
-loop's own ones pause until the view has grown by 10 %."""
+"""Anti-thrash, see docs/context.md, 3: after two consecutive compactions that save less than 10 %,
+the loop's own compactions pause until the view has grown by 10 %."""
 MOST_COUNTED_CHARS = 100_000
-"""More new text is counted in a thread: an encoding takes 10 ms for it."""
+"""More new text is counted in a thread: encoding this much takes 10 ms."""
 LONGEST_COOLDOWN_S = 600.0
-"""Longest pause of the summary model; a longer one was stored by another clock."""
+"""Longest cooldown of the summary model; a longer one was stored by a different clock."""
 PAUSED = "not asked: the summary model failed a short time ago"
 NO_BUDGET = "not asked: a budget is used up"
 NO_TIME = "not asked: the time went by with waiting for a summary under way"
@@ -66,10 +67,11 @@ class CompactionRules:
     """The settings of a turn's compactions, and the models of their summaries.
 
     Attributes:
-        enabled: `compression.enabled`; False leaves only what the provider enforces.
+        enabled: `compression.enabled`; if False, the view is compacted only after a provider's
+            refusal.
         summariser: None if no model writes summaries.
-        spending: The budgets of summaries.
-        recall: Text of a new summary about recalling more (`agent.view.view.recall_text`).
+        spending: Budgets for summaries.
+        recall: Hint in a new summary on how to recall more (`agent.view.view.recall_text`).
     """
 
     enabled: bool = True
@@ -83,11 +85,11 @@ class Planner:
     """Keeps one turn's view within the window.
 
     Attributes:
-        engine: Decides when and how; of this turn alone.
+        engine: Decides when and how to compact; belongs to this turn alone.
         session_id: The current segment.
-        watch: Is notified when a compaction moves the sent prefix.
-        calls: Model calls of the turn so far.
-        overflows: Refusals of its view as too large.
+        watch: Notified when a compaction changes the sent prefix.
+        calls: Number of model calls in the turn so far.
+        overflows: Number of times the view was refused as too large.
         pressed: Whether pressure was reported.
     """
 
@@ -103,7 +105,7 @@ class Planner:
     pressed: bool = field(default=False, init=False)
 
     async def measured(self, view: View) -> Measure:
-        """Return the size of the view, tool schemas included.
+        """Return the size of the view, including tool schemas.
 
         Without a report every message is counted, in a thread if the view is long.
         """
@@ -124,7 +126,7 @@ class Planner:
             if not fires(tokens) or self._held_back(tokens):
                 break
             if await self.compact(view, "preflight" if first else "threshold") is None:
-                # It cannot shrink before the next call either: wait until it grows.
+                # Compacting again before the next call cannot shrink it: wait until it grows.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
         self._look_ahead((await self.measured(view)).tokens)
@@ -133,7 +135,7 @@ class Planner:
         """Adapt the view to a model; compact it first if the model's window is smaller.
 
         A fallback's view is compacted at the main model's threshold or at 85 % of its own window,
-        as late as possible: a compaction stays when the main model is back.
+        whichever comes later: the compaction remains when the main model returns.
 
         Returns whether the window is smaller than the last and the view is under its threshold.
         """
@@ -152,7 +154,7 @@ class Planner:
         return False
 
     async def repair(self, view: View) -> bool:
-        """Leave out the model's thoughts so far; False if there are none.
+        """Remove the model's thoughts so far; return False if there are none.
 
         Signed thinking is bound to the exact conversation before it; providers refuse it elsewhere.
         """
@@ -179,10 +181,10 @@ class Planner:
         return True
 
     async def shrink(self, view: View, model: ChatModel) -> bool:
-        """Compact after the provider refused the view as too large; False if that cannot help.
+        """Compact after the provider refused the view as too large; return False if that is futile.
 
-        A view under the threshold of the window that the refusal names stays: the believed window,
-        or the length of the answer, was too large.
+        A view below the threshold of the window named in the refusal stays unchanged: the assumed
+        window or the answer's length was too large.
         """
         if await self.fit(view, model, compacts=False):
             return True
@@ -192,7 +194,7 @@ class Planner:
         return await self.compact(view, "overflow") is not None
 
     def note(self, usage: Usage, view: View) -> None:
-        """Take the usage of a call on this view, before its answer is added."""
+        """Record the usage of a call on this view, before its answer is added."""
         self.meter.note(usage, view, view.entries[-1].seq + 1)
         self.engine.update_from_response(usage)
 
@@ -204,15 +206,15 @@ class Planner:
         focus: str | None = None,
         timeout_s: float | None = None,
     ) -> Compaction | None:
-        """Have the engine make the view smaller, commit that, and show the new plan in the view.
+        """Have the engine shrink the view, commit the result, and apply the new plan to the view.
 
         Args:
-            trigger: A cooldown of the summary model applies only to the loop's own.
+            trigger: The summary model's cooldown applies only to the loop's own compactions.
             focus: Topic that gets most of the summary.
-            timeout_s: Limit for the summary model; after that the extractor takes over.
+            timeout_s: Limit for the summary model, after which the extractor takes over.
 
         Returns:
-            The compaction, or None if nothing could be left out.
+            The compaction, or None if nothing could be removed.
         """
         with spans.span("compaction", trigger=trigger) as here:
             done = await self._compacted(view, trigger, focus, timeout_s)
@@ -231,7 +233,7 @@ class Planner:
         if timeout_s is not None:
             timeout_s -= time.monotonic() - started
         calls = None
-        # Next to prepared parts, others are still to be written.
+        # Besides the prepared parts, others still have to be written.
         if unasked is None and (prepared is None or self.engine.prepares_parts):
             calls, unasked = await self._summary_calls(trigger, timeout_s)
         try:
@@ -288,7 +290,7 @@ class Planner:
         if segment.system is not None:
             view.begin_with(segment.system)
         self.meter.forget_report()
-        # Before the next request: an unannounced move of the prefix is reported as a fault.
+        # Before the next request: an unannounced prefix change is reported as a bug.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
         log.info(
             "context_compressed",
@@ -307,7 +309,7 @@ class Planner:
         )
 
     def close(self) -> None:
-        """Notify the engine of the end of its turn."""
+        """Notify the engine that its turn has ended."""
         self.engine.on_session_end(self.session_id)
 
     async def _tell_floor(self, tokens: int) -> None:
@@ -316,13 +318,13 @@ class Planner:
             await self.store.tell("floor")
 
     def _held_back(self, tokens: int) -> bool:
-        """Whether anti-thrash pauses the loop's own compactions; never close to the window."""
+        """Return whether anti-thrash pauses the loop's compactions; never close to the window."""
         if tokens >= self.engine.limits.guard_tokens:
             return False
         return tokens < self.state.paused_at_tokens * RESUME_GROWTH
 
     def _look_ahead(self, tokens: int) -> None:
-        """Report pressure, and have a summary written ahead of need."""
+        """Report pressure, and start writing a summary ahead of need."""
         threshold = self.engine.limits.threshold_tokens
         if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
             self.pressed = True
@@ -364,7 +366,7 @@ class Planner:
 
     def _may_ask_model(self) -> bool:
         left_s = self.state.summary_not_before - time.time()
-        # A clock that was set back must not make a cooldown last.
+        # A clock that was set back must not prolong a cooldown.
         return self.rules.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
 
     async def _request(
@@ -408,15 +410,15 @@ async def write_ahead(
     write: Callable[[CompressionRequest], Summary | None],
     days: Days = (),
 ) -> Summary | None:
-    """Write the summary for a later compaction of this view; None if nothing would be cut.
+    """Write the summary of a later compaction of this view; return None if nothing would be cut.
 
     Args:
-        limits: Those of the model that answers.
+        limits: Limits of the answering model.
         calls: Closed when this returns.
         write: The engine's `prepare`.
 
     Raises:
-        SummaryFailed: The summary model gave nothing usable.
+        SummaryFailed: The summary model returned nothing usable.
     """
 
     def written() -> Summary | None:
@@ -426,7 +428,7 @@ async def write_ahead(
         return write(replace(request, summarise=calls, summary_window=window, days=days))
 
     try:
-        # Writing may take minutes, and a thread of the pool would delay the end of the process.
+        # Writing may take minutes, and a pool thread would delay the exit of the process.
         summary = await asyncio.wrap_future(in_daemon(written))
     finally:
         calls.close()
@@ -451,7 +453,7 @@ def _request(
 def before_growth(limits: Limits, tokens: int) -> Limits:
     """Return the limits for a tail that will have grown when the view reaches its threshold.
 
-    At least half of a tail is left: the growth may not come.
+    At least half of the tail is kept, since the growth may not happen.
     """
     growth = min(max(0, limits.threshold_tokens - tokens), limits.tail_tokens // 2)
     left = (limits.tail_tokens - growth) / max(1, limits.threshold_tokens)
@@ -459,7 +461,7 @@ def before_growth(limits: Limits, tokens: int) -> Limits:
 
 
 async def _in_thread(fn: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Run a pure function in a thread of its own: one that waits must not starve the others."""
+    """Run a pure function in its own thread: a waiting one must not starve the others."""
     return await asyncio.wrap_future(in_daemon(partial(fn, *args, **named)))
 
 
@@ -467,7 +469,7 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
     if measure.source == "estimated":
         return 1.0
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
-    # The bounds of the meter's k: one odd report must not distort every size.
+    # Bounds of the meter's k: one odd report must not distort every size.
     return min(2.0, max(0.5, measure.tokens / estimated))
 
 
@@ -484,6 +486,6 @@ def _behind_first_change(
 
 
 def _floor(request: CompressionRequest) -> int:
-    """Return the least size of the view: system prompt, tools, the newest user message."""
+    """Return the smallest possible size: system prompt, tools and the newest user message."""
     newest = newest_ask(request.entries)
     return request.fixed_tokens + (request.estimate(newest.message) if newest else 0)

@@ -1,9 +1,10 @@
-"""What is shown shortened without asking a model: pruning, and the convergence ladder.
+"""Shorten messages in the view without a model: pruning, and the convergence ladder.
 
-Phase 1 of a compaction prunes old messages. Below the summary the ladder clips what is left until
-the view is under its target; a rung is taken only if the one before does not reach it (invariant
-8). If no rung does, system prompt, tools and the newest messages are too large, and the size says
-so. Only lengths and hashes are read here; agent/view/edits.py writes the texts of a rendered plan.
+Phase 1 of a compaction prunes old messages. If the summary does not suffice, the ladder clips the
+rest until the view meets its target; a rung is used only if the previous one did not suffice
+(invariant 8). If no rung suffices, system prompt, tools and the newest messages are too large, and
+the reported size shows it. This module reads only lengths and hashes; agent/view/edits.py writes
+the texts of a rendered plan.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,22 +22,22 @@ from agent.view.view import Edit, Entry, ViewPlan
 LONG_RESULT_CHARS = 200
 """Tool results up to this length are not pruned. Source: Hermes."""
 LEAF_CHARS = 200
-"""Length to which strings inside of long call arguments are cut. Source: Hermes."""
+"""Length to which strings inside long call arguments are cut. Source: Hermes."""
 NEWEST_SHARE = 0.9
 """The newest user message is clipped only if it alone exceeds this share of the threshold."""
 LEAST_SHARE = 0.2
-"""Share that messages get in any case, of the window without system prompt and tools."""
+"""Minimum for messages, as a share of the window without system prompt and tools."""
 MARGIN = 0.98
-"""Clips aim a little below the target: estimates of one message round up."""
+"""Clips aim slightly below the target: estimates of single messages round up."""
 MIN_CLIP_CHARS = 100
 
 
 def prune_old_results(
     request: CompressionRequest, sizes: Sizes, tail_start: int
 ) -> Compressed | None:
-    """Return a plan that only prunes, or None if that is not enough.
+    """Return a plan that only prunes, or None if that does not suffice.
 
-    A manual compaction is asked for its summary, so pruning never replaces it.
+    A manual compaction requests a summary, so pruning never replaces it.
     """
     if request.trigger == "manual":
         return None
@@ -48,8 +49,8 @@ def prune_old_results(
 
 
 def with_edits(request: CompressionRequest, edits: Sequence[Edit]) -> ViewPlan | None:
-    """Return the current plan with these edits, or None if it has them all."""
-    # Earlier clips go: other edits may make the room.
+    """Return the current plan with these edits added, or None if it already has all of them."""
+    # Earlier clips are removed: the new edits may make enough room.
     known = {edit for edit in request.plan.edits if edit.kind != "clip"}
     if known.issuperset(edits):
         return None
@@ -58,14 +59,14 @@ def with_edits(request: CompressionRequest, edits: Sequence[Edit]) -> ViewPlan |
 
 
 def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
-    """Return the edits of what the view shows before the protected tail, in order of seq.
+    """Return the edits of the view before the protected tail, ordered by seq.
 
-    Of identical long results the older ones become references to the newest. A result with an
-    image counts as long. Images before the newest image of the user become labels. What user and
-    assistant wrote is not touched.
+    Of identical long results the older ones become references to the newest. A result with an image
+    counts as long. Images before the user's newest image become labels. Texts written by user and
+    assistant are not changed.
 
     Args:
-        upto: Position among the entries at which the tail starts.
+        upto: Position of the tail's start among the entries.
     """
     older = _repeated_later(entries)
     shown = (n for n, (_, it) in enumerate(entries) if it["role"] == "user" and images_in(it))
@@ -76,7 +77,7 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
             edits.append(Edit(seq, "duplicate"))
         elif _is_long_result(message):
             edits.append(Edit(seq, "prune"))
-        # The newest image may be what the question is about.
+        # The question may refer to the newest image.
         elif place < asked_about and images_in(message):
             edits.append(Edit(seq, "images"))
         calls = message.get("tool_calls") or ()
@@ -93,7 +94,7 @@ def _repeated_later(entries: Sequence[Entry]) -> set[int]:
         if not _is_long_result(message):
             continue
         content = message.get("content")
-        # A list of parts cannot be the key of a dict.
+        # A list of parts cannot be a dict key.
         key = content if isinstance(content, str) else orjson.dumps(content)
         if key in newest:
             older.add(newest[key])
@@ -112,10 +113,10 @@ def _is_long_result(message: ChatMessage) -> bool:
 
 
 def target_tokens(request: CompressionRequest) -> int:
-    """Return the size that the whole view must come down to.
+    """Return the size that the whole view must be reduced to.
 
-    After a refusal it is at most half of what the provider refused: the window is smaller than
-    believed.
+    After a refusal it is at most half of the refused size, since the window is smaller than
+    assumed.
     """
     limits = request.limits
     free = max(0, limits.context_length - request.fixed_tokens)
@@ -126,28 +127,27 @@ def target_tokens(request: CompressionRequest) -> int:
 
 
 def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Compressed:
-    """Return the plan, clipped until it is under its target; earlier clips are made again.
+    """Clip the plan until it meets its target, redoing earlier clips.
 
-    First tools' arguments and results are clipped; if that is not enough, everything, images
-    included, and the model's current step last. The newest user message is clipped only if it alone
-    is too large.
+    First tool arguments and results are clipped; then everything, images included, with the model's
+    current step last. The newest user message is clipped only if it alone is too large.
 
     Args:
-        level: The plan's so far; stays if nothing has to be clipped.
+        level: The plan's level so far; kept if nothing needs clipping.
     """
     target = target_tokens(request)
-    # Earlier clips are made again only if there is still no room.
+    # Earlier clips are redone only if the room is still insufficient.
     plan = replace(plan, edits=tuple(edit for edit in plan.edits if edit.kind != "clip"))
     start = Compressed(plan, level, sizes.view(plan))
     if start.tokens <= target:
         return start
     newest = ask.seq if (ask := newest_ask(request.entries)) else 0
-    # Clipped last: the model would have to run this step again.
+    # Clipped last: the model would have to repeat this step.
     at_work = group_start(request.entries, len(request.entries) - 1)
     earlier = {entry.seq for entry in request.entries[:at_work]}
     results = {entry.seq for entry in request.entries[:at_work] if is_tool_work(entry.message)}
     everything = {entry.seq for entry in request.entries}
-    # A clip counts characters, so it cannot make a view of nothing but images smaller.
+    # A clip counts characters, so it cannot shrink a view that consists of images only.
     bare = without_images(request, plan, everything - {newest})
     alone = request.fixed_tokens + sizes.shown(bare).get(newest, 0)
     most = max(target, int(request.limits.threshold_tokens * NEWEST_SHARE))
@@ -163,12 +163,12 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
         if found.tokens > target:
             clipped = clip(request, sizes, shown, seqs)
             found = Compressed(clipped, rung, sizes.view(clipped))
-    # A clip holds a pointer, which may be longer than what it replaces.
+    # A clip contains a pointer, which may be longer than the text it replaces.
     return found if found.tokens < start.tokens else start
 
 
 def is_tool_work(message: ChatMessage) -> bool:
-    """Whether a message calls tools or is a result of one."""
+    """Return whether a message calls tools or is the result of a call."""
     return message["role"] == "tool" or bool(message.get("tool_calls"))
 
 
@@ -177,7 +177,7 @@ def clip(
 ) -> ViewPlan:
     """Return the plan with the largest of these messages clipped to one common size.
 
-    That size is as large as the target allows; smaller messages are not touched.
+    The size is the largest that the target allows; smaller messages stay unchanged.
     """
     if sizes.view(plan) <= target_tokens(request):
         return plan
@@ -185,7 +185,7 @@ def clip(
     chars = {each.seq: chars_of(each.message) for each in request.entries if each.seq in tokens}
 
     def clipped(cap: int) -> ViewPlan:
-        """Clip every message of more than `cap` tokens to about that."""
+        """Clip every message above `cap` tokens to about that size."""
         clips = [
             Edit(seq, "clip", max(MIN_CLIP_CHARS, chars[seq] * cap // size))
             for seq, size in tokens.items()
@@ -195,7 +195,7 @@ def clip(
 
     target = int(target_tokens(request) * MARGIN)
     low, high = 0, max(tokens.values(), default=0)
-    # Within 2 % is near enough: every step renders and measures the whole view.
+    # Within 2 % is close enough: every step renders and measures the whole view.
     while high - low > 1 + high // 50:
         cap = (low + high) // 2
         if sizes.view(clipped(cap)) > target:
@@ -206,7 +206,7 @@ def clip(
 
 
 def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection[int]) -> ViewPlan:
-    """Put a label in place of every image of these messages."""
+    """Replace every image of these messages by a label."""
     labels = [
         Edit(seq, "images")
         for seq, message in request.entries

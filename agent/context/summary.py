@@ -1,10 +1,10 @@
-"""Phase 3: the summary of what leaves the view, written by a model from the originals.
+"""Phase 3: have a model summarise the messages that leave the view, from the originals.
 
-A middle that does not fit into one prompt is summarised in parts, whose summaries are merged.
-After `SummaryFailed` the extractor writes the summary.
+If the middle exceeds one prompt, its parts are summarised and the summaries merged. After
+`SummaryFailed` the extractor writes the summary.
 
-The material is data written by strangers, between two marks that do not occur in it. The line above
-each message has the mark too: nothing can end the fence or pass for another message.
+The material is untrusted data, placed between two marks that do not occur in it. The line above
+each message carries the mark too, so no text can close the fence or pose as another message.
 """
 
 import hashlib
@@ -33,32 +33,32 @@ from agent.view.view import MARKER, NOTE, Entry
 
 SUMMARY_RATIO = 0.20
 LEAST_SUMMARY_TOKENS = 2_000
-"""Size of a summary: share of the content, and least. Source: Hermes."""
+"""Smallest summary budget. Source: Hermes, like the share of the content."""
 LENGTH_TOLERANCE = 1.25
-"""A summary that is longer than its budget by a larger factor is cut to it."""
+"""A summary longer than its budget by more than this factor is cut to the budget."""
 ANSWER_ROOM = 2.0
-"""Times the budget that a model may write. A cut by rule is usable; one by the provider lacks the
-last sections."""
+"""Output limit of the model, in budgets. A cut made by Parley is usable; one made by the provider
+loses the last sections."""
 WINDOW_SHARE = 0.6
-"""Share of the summary model's window that is used, by Parley's own count."""
+"""Usable share of the summary model's window, by Parley's own token count."""
 ANSWER_SHARE = 0.125
-"""Largest share of that window for a summary's budget."""
+"""Largest summary budget, as a share of that window."""
 PARTIAL_SHARE = 0.25
-"""Largest share of a prompt's room for the summary of a part: several have to fit."""
+"""Largest summary of one part, as a share of a prompt's room: several have to fit."""
 LEAST_ROOM_TOKENS = 512
-"""With less room for material in a prompt no summary is tried."""
+"""With less room for material in a prompt no summary is attempted."""
 MOST_PARTS = 400
 """Most calls of the summary model for one compaction."""
 MOST_WINDOWS = 20
-"""Most restarts of a summary for another window: some for each of several models."""
+"""Most restarts of a summary for a smaller window: a few for each of several models."""
 NOT_SHORTER = "the summary has {} tokens, its source no more"
 LEAST_DECREASE = 0.9
-"""The summaries of a round must be shorter than its material by this factor."""
+"""Each round's summaries must be shorter than its material by this factor."""
 
 Kind = Literal["first", "update", "part", "merge"]
 
 STATED_SHARE = 0.8
-"""Share of the budget in the prompt: models write more."""
+"""Share of the budget stated in the prompt, since models write more than asked."""
 WORDS_PER_TOKEN = 0.6
 MAX_FOCUS_CHARS = 500
 
@@ -143,7 +143,7 @@ CLOSING = "Write the summary of the material above now, by the sections and rule
 _redactor = Redactor()
 
 _HEADING = re.compile(r"^#{1,4} +\S", re.MULTILINE)
-# Headings near the beginning and the end: an answer without one of them was cut.
+# Headings near the start and the end: an answer that lacks one of them was cut.
 _NEEDED = (
     re.compile(r"^#{1,4} +[*_]*goal\b", re.MULTILINE | re.IGNORECASE),
     re.compile(r"^#{1,4} +[*_]*critical context\b.*\n\s*\S", re.MULTILINE | re.IGNORECASE),
@@ -156,7 +156,7 @@ _FENCE = re.compile(r"<<[0-9a-f]{8} [^<>\n]*>>\n?")
 
 
 def summary_budget(content_tokens: int, limits: Limits) -> int:
-    """Return the budget of the summary of so much content, at most the limit."""
+    """Return the budget for summarising `content_tokens`, capped by the limits."""
     wanted = max(int(content_tokens * SUMMARY_RATIO), LEAST_SUMMARY_TOKENS)
     return min(wanted, limits.max_summary_tokens)
 
@@ -169,19 +169,19 @@ def write_summary(
     *,
     brief: bool = False,
 ) -> str:
-    """Return the model's summary of messages and of the summary before them.
+    """Have the model summarise messages and the summary before them; return its text.
 
-    Blocks for one call of the model, or for one for each part and one or more to merge. No prompt
-    exceeds the window of the summary model or contains anything shaped like a secret.
+    Blocks for one call, or for one call per part and one or more merging calls. No prompt exceeds
+    the summary model's window or contains text that looks like a secret.
 
     Args:
-        entries: The originals that leave the view, in order; without any `previous` comes back.
-        request: The model, its window, the focus and the date.
-        brief: Ask for bullets alone.
+        entries: The originals that leave the view, in order; if empty, `previous` is returned.
+        request: Provides the model, its window, the focus and the date.
+        brief: Request only bullet points.
 
     Raises:
         SummaryTooLong: The summary is longer than its source.
-        SummaryFailed: There is no summary that can be used.
+        SummaryFailed: No usable summary was written.
     """
     if not entries:
         if not previous:
@@ -194,7 +194,7 @@ def write_summary(
     text, tokens = _dated(text, request)
     source = estimate_tokens(previous)
     for entry in entries:
-        # Counted no further than needed.
+        # Counted no further than necessary.
         if source > tokens:
             return text
         source += estimate_message(entry.message)
@@ -206,9 +206,9 @@ def write_summary(
 def merge_summaries(
     texts: Sequence[str], budget_tokens: int, request: CompressionRequest, *, brief: bool = False
 ) -> str:
-    """Return the model's one summary of summaries of consecutive parts, oldest first.
+    """Have the model merge summaries of consecutive parts, oldest first, into one.
 
-    Arguments and errors are those of `write_summary`.
+    See `write_summary` for arguments and errors.
     """
     text = in_parts_that_fit(
         request, lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).merge(texts)
@@ -222,7 +222,7 @@ def merge_summaries(
 def in_parts_that_fit(
     request: CompressionRequest, write: Callable[[CompressionRequest], str]
 ) -> str:
-    """Call `write` with the request, again with each smaller window that it reveals."""
+    """Call `write` with the request, and again with each smaller window that a call reveals."""
     for _ in range(MOST_WINDOWS):
         try:
             return write(request)
@@ -232,14 +232,14 @@ def in_parts_that_fit(
 
 
 def _dated(text: str, request: CompressionRequest) -> tuple[str, int]:
-    """Return the summary with its date, and its tokens."""
+    """Return the summary with its date, and its token count."""
     text = f"As of {request.today}:\n\n{text}" if request.today else text
     return text, estimate_tokens(text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Asks the model, as often as its window demands, for a summary of `budget_tokens`."""
+    """Asks the model for a summary of `budget_tokens`, as often as its window requires."""
 
     summarise: Summarise
     window_tokens: int
@@ -270,7 +270,7 @@ class _Writer:
         before = [new_piece("previous summary", previous)] if previous else []
         fits = tokens_of(before) <= room // 2
         parts = split(entries, room - tokens_of(before) if fits else room)
-        # A single part needs no merging.
+        # A single part needs no merge.
         first, second = next(parts, []), next(parts, None)
         if second is None and fits:
             return self.ask("update" if before else "first", [*before, *first])
@@ -287,7 +287,7 @@ class _Writer:
         return self.merged([[piece] for each in whole for piece in slices(each, room)], room)
 
     def room(self) -> int:
-        """Return the tokens of material that fit into a prompt."""
+        """Tokens of material that fit into one prompt."""
         told = estimate_tokens(self.prompt("update", ()))
         share = int(self.window_tokens * WINDOW_SHARE)
         room = share - told - int(self.budget_tokens * LENGTH_TOLERANCE)
@@ -296,42 +296,42 @@ class _Writer:
         return room
 
     def expected_parts(self, room_tokens: int) -> int:
-        """Estimate the number of parts by the size of the view."""
+        """Estimate the number of parts from the size of the view."""
         expected = max(2, self.view_tokens // room_tokens)
-        # Checked before the first call, which would be paid for in vain.
+        # Checked before the first call, which would be paid for nothing.
         if expected > MOST_PARTS:
             raise SummaryFailed(f"the summary model would have to be asked {expected} times")
         return expected
 
     def merged(self, units: list[list[Piece]], room_tokens: int) -> str:
-        # In as many rounds as the window demands.
+        # In as many rounds as the window requires.
         while len(batches := list(pack(units, room_tokens))) > 1:
             partial = self.partial(len(batches), room_tokens)
             merged = [
                 partial.shorter(f"summary {number}", "merge", batch)
                 for number, batch in enumerate(batches, start=1)
             ]
-            # Rounds that hardly shrink would never end.
+            # Rounds that barely shrink the material would never end.
             if sum(map(tokens_of, merged)) > LEAST_DECREASE * sum(map(tokens_of, units)):
                 raise SummaryFailed("the summaries of the parts do not get shorter")
             units = merged
         return self.ask("merge", batches[0])
 
     def shorter(self, label: str, kind: Kind, part: list[Piece]) -> list[Piece]:
-        """Summarise a part that is longer than a summary may be."""
+        """Summarise a part that is longer than its summary may be."""
         if tokens_of(part) <= self.budget_tokens:
             return part
         summary = new_piece(label, self.once(kind, part))
         return [summary] if summary.tokens < tokens_of(part) else part
 
     def partial(self, parts: int, room_tokens: int) -> "_Writer":
-        """Return the writer of several summaries, together twice as long as the last one."""
+        """Return a writer for several summaries, together twice as long as the final one."""
         wanted = max(2 * self.budget_tokens // parts, LEAST_SUMMARY_TOKENS)
         most = int(room_tokens * PARTIAL_SHARE)
         return replace(self, budget_tokens=min(self.budget_tokens, wanted, most))
 
     def once(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the summary of a part, from the store if it was paid for before."""
+        """Return the summary of a part, from the store if it was already paid for."""
         if not isinstance(self.summarise, Parts):
             return self.ask(kind, material)
         key = self.key_of(kind, material)
@@ -342,7 +342,7 @@ class _Writer:
         return text
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
-        # No secret extends over the lines between pieces.
+        # A secret never extends across pieces.
         prompt = _redactor.text(self.prompt(kind, material))
         text = _tidy(self.summarise(prompt, int(self.budget_tokens * ANSWER_ROOM)))
         _check(text)
@@ -350,11 +350,11 @@ class _Writer:
         return self.within_budget(text, tokens_of(material) if is_whole else math.inf)
 
     def within_budget(self, text: str, source_tokens: float) -> str:
-        """Cut an answer that is too long: it is paid for."""
+        """Cut an answer that is too long: it has been paid for."""
         tokens, most = estimate_tokens(text), self.budget_tokens
         if tokens <= most * LENGTH_TOLERANCE:
             return text
-        # A copy, not a summary: the extractor chooses better than a cut.
+        # A copy, not a summary: the extractor selects better than a cut.
         if tokens >= source_tokens:
             raise SummaryTooLong(NOT_SHORTER.format(tokens))
         text = shortened(text, most)
@@ -366,7 +366,7 @@ class _Writer:
         return text
 
     def key_of(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the key of a part: its texts and the task, without the budget, which changes."""
+        """Hash a part's texts and its task, without the budget, which changes."""
         digest = hashlib.blake2b(f"{kind}\n{self.focus}\n{self.brief}".encode(), digest_size=16)
         for piece in material:
             digest.update(f"\n{len(piece.label)},{len(piece.body)}\n{piece.label}".encode())
@@ -374,7 +374,7 @@ class _Writer:
         return digest.hexdigest()
 
     def prompt(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the whole prompt, the same for the same arguments."""
+        """Return the whole prompt; equal arguments give equal text."""
         tokens = int(self.budget_tokens * STATED_SHARE)
         topic = " ".join((self.focus or "").split())[:MAX_FOCUS_CHARS]
         rules = RULES.format(
@@ -387,14 +387,14 @@ class _Writer:
 
 
 def _tidy(answer: str) -> str:
-    """Remove secrets, remarks around the summary, and marks of our own."""
+    """Remove secrets, remarks around the summary, and Parley's own marks."""
     text = _FENCE.sub("", clean_text(answer))
-    # The model's text must not pass for one of Parley's own messages.
+    # The model's text must not pose as one of Parley's own messages.
     text = _OURS.sub("(", masked_assignments(_redactor.text(text))).strip()
     if heading := _HEADING.search(text):
         text = text[heading.start() :]
     if text.count("```") % 2:
-        # The beginning of a fence around the whole answer went with the remarks.
+        # The opening line of a fence around the answer was removed with the remarks.
         text = text.removesuffix("```").rstrip()
     return text
 
@@ -411,7 +411,7 @@ def _check(text: str) -> None:
 def fenced(orders: Sequence[str], material: Sequence[Piece], closing: str) -> str:
     """Return a prompt with the material between marks that do not occur in it."""
     mark = unused_mark(material)
-    # One join of everything, which may be megabytes.
+    # A single join, since the text may be megabytes long.
     lines = ["\n\n".join((*orders, FENCE.format(mark=mark), f"<<{mark} BEGIN>>"))]
     for piece in material:
         lines += (f"<<{mark} {piece.label}>>", piece.body)
@@ -420,7 +420,7 @@ def fenced(orders: Sequence[str], material: Sequence[Piece], closing: str) -> st
 
 
 def unused_mark(material: Sequence[Piece]) -> str:
-    """Return eight hex digits that are not in the material, the same for the same material."""
+    """Return eight hex digits that do not occur in the material, derived from the material."""
     seed = "\n".join(f"{piece.label}:{len(piece.body)}:{piece.body[:16]}" for piece in material)
     digest = hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=4)
     mark = digest.hexdigest()

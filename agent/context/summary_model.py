@@ -1,9 +1,9 @@
-"""Asks the summary model, from the threads in which engines run.
+"""Call the summary model from the threads in which engines run.
 
-One `SummaryCalls` serves one compaction: all its calls share one time limit, after which the
-extractor takes over. Failures are handled as in a turn (agent/models/recovery.py): another key, a
-short wait, the next model. A refusal for its size reveals the model's window, and the caller asks
-in smaller parts.
+One `SummaryCalls` serves one compaction: its calls share a time limit, after which the extractor
+takes over. Failures are handled as in a turn (agent/models/recovery.py): another key, a short wait,
+the next model. A refusal due to size reveals the model's window, and the caller retries in smaller
+parts.
 """
 
 import asyncio
@@ -36,20 +36,20 @@ from agent.tokens import estimate_messages, estimate_tokens
 
 TRANSIENT_COOLDOWN_S = 60.0
 NO_PROVIDER_COOLDOWN_S = 600.0
-"""The loop does not ask again for so long."""
+"""Seconds for which the loop does not ask again."""
 RETRIES = RetryPolicy(retry_for_s=8, failures_per_model=2, backoff_s=(0.5, 1, 2), max_wait_s=4)
-"""Shorter than in a turn: people may wait, and the extractor can replace the model."""
+"""Shorter than in a turn: users may be waiting, and the extractor can replace the model."""
 PATIENCE = 10
-"""A summary ahead of need may take so many times the limit, which applies to each of its calls."""
+"""A summary written ahead may take this many times the limit, which then applies to each call."""
 TRIES_PER_MODEL = 2
 LEAST_WINDOW_TOKENS = 3_500
-"""A model with a smaller window is not asked: orders and answer fill it."""
+"""A model with a smaller window is not asked: instructions and answer would fill it."""
 MOST_OVERFLOWS = 6
-"""A model that refuses so many prompts of one compaction as too large is not asked again."""
+"""A model that refuses this many prompts of one compaction as too large is not asked again."""
 OVERFLOW_SHARE = 0.6
-"""Share of the refused size that is tried next if the refusal does not name the window."""
+"""Share of the refused size to try next if the refusal does not name the window."""
 SCALE_SHARE = 0.7
-"""Share of the window that is tried next if less was refused: the model counts more tokens."""
+"""Share of the window to try next if less was refused: the model counts more tokens than Parley."""
 NO_WINDOW = "no summary model is left whose window will do"
 _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
@@ -64,10 +64,11 @@ class Summariser:
 
     Attributes:
         models: One for each key.
-        timeout_s: Limit for all calls of one compaction together, and for each one ahead of need.
+        timeout_s: Limit for all calls of a compaction together, and for each call ahead of need.
         redact: Masks configured secrets in prompts and answers.
         now: The clock of the limit, in seconds.
-        wait: Has a thread wait so many seconds for a call; raises TimeoutError after them.
+        wait: Blocks a thread for up to the given seconds until a call ends; then raises
+            TimeoutError.
         rests: The models that are not asked for a while.
     """
 
@@ -83,7 +84,7 @@ class Summariser:
 
     @property
     def window_tokens(self) -> int:
-        """The window of the model that would be asked now; 0 without any model."""
+        """The window of the model that would be asked now; 0 if there is none."""
         return next(map(self.window_of, self.usable()), 0)
 
     def window_of(self, model: ChatModel) -> int:
@@ -91,18 +92,18 @@ class Summariser:
         return int(min(model.context_length, self.shown_window(model)))
 
     def shown_window(self, model: ChatModel) -> float:
-        """Return the window that a refused prompt has revealed in the last day, or infinity.
+        """Return the window revealed by a refused prompt within the last day, or infinity.
 
-        It applies to summaries alone: a turn has other answers to a refusal.
+        It applies only to summaries: a turn handles a refusal differently.
         """
         return mode_of(named(model)).limit("window", model.context_length)
 
     def learn(self, model: ChatModel, window_tokens: int) -> None:
-        """Keep the window that a refused prompt has revealed."""
+        """Remember the window revealed by a refused prompt."""
         mode_of(named(model)).keep_limit("window", window_tokens, model.context_length)
 
     def usable(self, left_out: frozenset[str] = frozenset()) -> list[ChatModel]:
-        """Return the models with a large enough window in order, without those left out by name."""
+        """Return the models with a sufficient window in order, except those named in `left_out`."""
         wide = [
             model
             for model in self.models
@@ -113,24 +114,24 @@ class Summariser:
     def calls(
         self, timeout_s: float | None = None, parts: PartStore | None = None
     ) -> "SummaryCalls":
-        """Return the calls of one compaction; must be called in the event loop.
+        """Return the calls of one compaction; must run in the event loop.
 
         Args:
             timeout_s: Limit for all calls together; None for the configured one.
-            parts: Keeps the summaries of parts until the whole is written.
+            parts: Stores the summaries of parts until the whole summary is written.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         deadline = self.now() + limit_s
         return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
 
     def ahead(self, parts: PartStore) -> "SummaryCalls":
-        """Return the calls of a summary ahead of need, which may take longer."""
+        """Return the calls for a summary written ahead of need, with a longer limit."""
         deadline = self.now() + PATIENCE * self.timeout_s
         return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
 
 
 def named(model: ChatModel) -> str:
-    """Return the name that all keys of a model share."""
+    """Return the name shared by all keys of a model."""
     return f"{model.provider}/{model.name}"
 
 
@@ -139,8 +140,8 @@ class SummaryCalls:
 
     Attributes:
         model: Name of the model that answered last.
-        failure: The last call's that failed.
-        spent: The billed calls in the order of their ends; complete once `close` has returned.
+        failure: Failure of the last call that failed.
+        spent: Billed calls in order of completion; complete once `close` has returned.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class SummaryCalls:
         self._overflows: Counter[str] = Counter()
         self._left_out: frozenset[str] = frozenset()
         self._running: concurrent.futures.Future[Completion] | None = None
-        # Its prompt is counted only if it must be: half a megabyte takes a millisecond.
+        # Count the prompt only if necessary: half a megabyte takes a millisecond.
         self._pending: list[Callable[[], ModelCall]] = []
         self._closed = False
         self.model: str | None = None
@@ -170,22 +171,22 @@ class SummaryCalls:
 
     @property
     def left_s(self) -> float:
-        """The rest of the time limit; never negative."""
+        """Seconds left of the time limit; never negative."""
         return max(0.0, self._deadline - self._summariser.now())
 
     @property
     def window_tokens(self) -> int:
-        """The window of the model that is asked next, or the largest one if none will do."""
+        """The window of the model to be asked next, or the largest one if none is usable."""
         widest = max(map(self.window_of, self._summariser.models), default=0)
         return next(map(self.window_of, self._usable()), widest)
 
     @property
     def has_parts(self) -> bool:
-        """Whether summaries of parts are kept, which are useless once the whole is written."""
+        """Whether summaries of parts are stored; they are useless once the whole is written."""
         return bool(self._known_parts)
 
     def find(self, key: str) -> str | None:
-        """Return the stored summary of a part, also of another process; blocks."""
+        """Return the stored summary of a part, from this or another process; blocks."""
         if self._parts is None:
             return None
         if self._known_parts is None:
@@ -193,7 +194,7 @@ class SummaryCalls:
         return self._known_parts.get(key)
 
     def keep(self, key: str, text: str) -> None:
-        """Store the summary of a part and book its calls; blocks until that is done."""
+        """Store the summary of a part and book its calls; blocks until done."""
         if self._parts is None:
             return
         self._known_parts = {**(self._known_parts or {}), key: text}
@@ -208,7 +209,7 @@ class SummaryCalls:
         return self._summariser.usable(self._left_out)
 
     def __call__(self, prompt: str, max_tokens: int) -> str:
-        """Return the model's text; blocks the calling thread, which is not the event loop's."""
+        """Return the model's text; blocks the calling thread: never the event loop's."""
         message = user_message(self._summariser.redact(prompt))
         request = ModelRequest([message], max_output_tokens=max_tokens)
         models = self._usable()
@@ -217,14 +218,14 @@ class SummaryCalls:
         try:
             return self._summariser.redact(self._answer(question, models))
         except SummaryOverflow:
-            # Not a failure yet: the caller asks in smaller parts.
+            # Not a failure yet: the caller retries in smaller parts.
             raise
         except SummaryFailed as exc:
             self.failure = exc
             raise
 
     def close(self) -> None:
-        """Cancel a call that is under way, and refuse further ones."""
+        """Cancel a running call and refuse further ones."""
         self._closed = True
         self._give_up()
         cut, self._cut = self._cut, []
@@ -240,7 +241,7 @@ class SummaryCalls:
             )
 
     def note_cut(self, tokens: int, kept_tokens: int) -> None:
-        """Note that only so many tokens of the newest answer are used; `close` logs it."""
+        """Record how much of the newest answer was used, for `close` to log."""
         newest = self._newest
         self._cut.append((tokens, kept_tokens, newest.cost_usd if newest else None))
 
@@ -255,7 +256,7 @@ class SummaryCalls:
         recovered = complete_with_recovery(question, models, rests, policy, retries)
         self._running = asyncio.run_coroutine_threadsafe(recovered, self._loop)
         if self._closed:
-            # Closed since the check above: `close` may not have seen this call.
+            # Closed since the check above: `close` may have missed this call.
             self._give_up()
         try:
             completion = self._summariser.wait(self._running, left_s)
@@ -269,13 +270,13 @@ class SummaryCalls:
         return _answer_text(completion)
 
     async def made(self, question: "_Question", model: ChatModel) -> Completion:
-        """Make one call and note its cost; in the event loop."""
+        """Make one call and record its cost; runs in the event loop."""
         request = question.request
 
         def expected() -> Usage:
             return Usage(input_tokens=estimate_messages(request.messages, model.name))
 
-        # Noted before it is sent: a cancelled call is billed for its input.
+        # Recorded before sending: a cancelled call is billed for its input.
         self._pending.append(lambda: lost_call(model, expected()))
         believed = self.window_of(model)
         try:
@@ -295,7 +296,7 @@ class SummaryCalls:
     def _overflown(
         self, model: ChatModel, believed: int, told_tokens: int | None, sent_tokens: int
     ) -> SummaryFailed:
-        """Note a window that is smaller than believed; returns the exception to raise."""
+        """Record a window smaller than assumed; return the exception to raise."""
         name = named(model)
         if told_tokens is not None and told_tokens < believed:
             window = told_tokens
@@ -312,23 +313,23 @@ class SummaryCalls:
         return SummaryOverflow(self.window_tokens)
 
     def _end(self, call: ModelCall | None) -> None:
-        """Note the cost of a call, unless it was cancelled and noted then."""
+        """Record a call's cost, unless it was already recorded on cancellation."""
         if self._pending and call is not None:
             self.spent.append(call)
         self._pending.clear()
 
     def _give_up(self) -> None:
-        """Cancel the call that is under way and note its cost: the provider bills the input."""
+        """Cancel the running call and record its cost: the provider bills the input."""
         if self._running is not None:
             self._running.cancel()
-        # Of two threads at a time only one finds it.
+        # Of two concurrent threads only one finds it.
         with suppress(IndexError):
             self.spent.append(self._pending.pop()())
 
 
 @dataclass(slots=True)
 class _Question:
-    """`agent.models.recovery.Attempt`: one prompt for so many models, made for a window."""
+    """`agent.models.recovery.Attempt`: one prompt for several models, sized for one window."""
 
     calls: SummaryCalls
     request: ModelRequest
@@ -337,7 +338,7 @@ class _Question:
     tries: int = 0
 
     async def make(self, model: ChatModel) -> Completion:
-        """Ask this model, if the prompt fits into its window."""
+        """Ask this model if the prompt fits its window."""
         window = self.calls.window_of(model)
         if window < self.window_tokens:
             size = estimate_tokens(text_of(self.request.messages[0]))
@@ -347,17 +348,17 @@ class _Question:
         try:
             return await self.calls.made(self, model)
         except ModelError as exc:
-            # A single model would be asked until the time for retries is over.
+            # A single model would be asked until the retry time is over.
             if self.tries >= TRIES_PER_MODEL * self.models:
                 raise _failed(exc) from exc
             raise
 
     async def shrink(self, _model: ChatModel, *, suspected: bool = False) -> bool:  # noqa: ARG002
-        """Return False: the caller divides a prompt that is too large."""
+        """Return False: the caller splits a prompt that is too large."""
         return False
 
     async def repair(self) -> bool:
-        """Return False: the prompt has no thoughts."""
+        """Return False: the prompt contains no thoughts."""
         return False
 
     async def on_trouble(self, failure: ModelError) -> None:
@@ -366,7 +367,7 @@ class _Question:
 
 def _answer_text(completion: Completion) -> str:
     if completion.stop_reason != "stop":
-        # A model that exceeds its limit will do so again in a minute.
+        # A model that exceeds its limit will do so again a minute later.
         cooldown_s = NO_PROVIDER_COOLDOWN_S if completion.stop_reason == "length" else 60
         raise SummaryFailed(f"the summary ended with {completion.stop_reason!r}", cooldown_s)
     text = text_of(completion.message)

@@ -1,7 +1,8 @@
-"""The originals that leave the view as material for the summary model, in parts that fit a prompt.
+"""Split the originals that leave the view into parts that fit the summary model's prompt.
 
-Nothing is left out: a group of calls and results that is larger than a part is cut between its
-messages, a larger message into slices.
+Nothing is omitted: a group of calls and results that exceeds a part is split between its messages,
+    a
+larger message into slices.
 """
 
 import re
@@ -15,11 +16,11 @@ from agent.view.view import Entry
 MARK_TOKENS = 16
 """Tokens of the line above each piece, without its label."""
 MAX_MESSAGE_CHARS = 2_000_000
-"""Half a million tokens; a longer message is shown by its head and tail."""
+"""Half a million tokens; of a longer message only head and tail are used."""
 LEAST_BASE64_CHARS = 64
-"""Shorter data URIs may be text that matters."""
+"""Shorter data URIs may be meaningful text."""
 MAX_NAME_CHARS = 40
-"""Longest name of a tool in a label."""
+"""Longest tool name in a label."""
 
 _redactor = Redactor()
 _BASE64 = re.compile(rf";base64,[A-Za-z0-9+/=_-]{{{LEAST_BASE64_CHARS},}}")
@@ -30,8 +31,8 @@ class Piece(NamedTuple):
     """A message of the material, a slice of one, or a summary.
 
     Attributes:
-        label: Position and author, one line.
-        tokens: Estimate, with the label.
+        label: Position and author, in one line.
+        tokens: Estimate including the label.
     """
 
     label: str
@@ -42,13 +43,13 @@ class Piece(NamedTuple):
 def split(entries: Iterable[Entry], room_tokens: int) -> Iterator[list[Piece]]:
     """Yield the messages in parts of at most `room_tokens` (at least 256), in order.
 
-    Only groups of calls and results that are larger than a part are cut.
+    Only groups of calls and results that exceed a part are split.
     """
     return pack(_units(entries, room_tokens), room_tokens)
 
 
 def pack(units: Iterable[Sequence[Piece]], room_tokens: int) -> Iterator[list[Piece]]:
-    """Yield units in order, as many in each part as fit; a larger unit gets a part of its own."""
+    """Yield units in order, as many per part as fit; a larger unit gets a part of its own."""
     part: list[Piece] = []
     taken = 0
     for unit in units:
@@ -63,9 +64,9 @@ def pack(units: Iterable[Sequence[Piece]], room_tokens: int) -> Iterator[list[Pi
 
 
 def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
-    """Cut a piece into slices of at most `room_tokens`; their bodies joined are its own.
+    """Cut a piece into slices of at most `room_tokens`; their bodies joined equal its body.
 
-    Secrets are masked before the cut, which could split one and so hide it.
+    Secrets are masked first, since a cut could split one and so hide it.
     """
     if piece.tokens <= room_tokens:
         yield piece
@@ -80,7 +81,7 @@ def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
         while (part := new_piece(label, text)).tokens > room_tokens:
             text = text[: len(text) * 3 // 4]
         if start + len(text) < len(body):
-            # Behind the last line or word, if that is not far back.
+            # After the last line or word, if that is not far back.
             least = len(text) // 2
             gap = max(text.rfind("\n", least), text.rfind(" ", least)) + 1
             part = new_piece(label, text[: gap or len(text)])
@@ -89,12 +90,12 @@ def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
 
 
 def new_piece(label: str, body: str) -> Piece:
-    """Return a piece with its weight."""
+    """Return a piece with its token estimate."""
     return Piece(label, body, MARK_TOKENS + len(label) // 2 + estimate_tokens(body))
 
 
 def tokens_of(unit: Sequence[Piece]) -> int:
-    """Return the sum of the pieces' weights."""
+    """Return the total tokens of the pieces."""
     return sum(piece.tokens for piece in unit)
 
 
@@ -152,7 +153,7 @@ def _piece(entry: Entry, names: Mapping[str, str]) -> Piece:
         body, half = _redactor.text(body), MAX_MESSAGE_CHARS // 2
         left_out = len(body) - 2 * half
         body = f"{body[:half]}\n[... {left_out:,} characters left out ...]\n{body[-half:]}"
-    # Parley's own messages are never the user's.
+    # Parley's own messages never count as the user's.
     author: str = "note" if message.get("synthetic") else message["role"]
     if message["role"] == "tool":
         author = f"result of {names.get(message.get('tool_call_id', ''), '?')}"

@@ -1,1 +1,1 @@
-"""Context engines besides the default one, agent/context_compressor.py."""
+"""Context engines in addition to the default one, agent/context_compressor.py."""

@@ -1,7 +1,7 @@
 """The context engine `rounds`: HelloAgents' HistoryManager.
 
-A round is one message of a person and all that follows it. The newest rounds stay complete, the
-older ones are archived as one summary; messages are never edited. The summary counts messages,
+A round is one message of a person and everything that follows it. The newest rounds stay complete,
+the older ones are archived in one summary; messages are never edited. The summary counts messages,
 rounds and tools, or is the summary model's text in five short parts. If that does not keep the view
 within the window, the built-in compressor takes over.
 """
@@ -36,15 +36,15 @@ from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 _MUST_SHRINK: frozenset[Trigger] = frozenset({"overflow", "hygiene", "manual"})
-"""For these the built-in compressor takes over if there is no round to archive."""
+"""Triggers that the built-in compressor handles if there is no round to archive."""
 HEADING = "## Archived Session Summary"
 """Source: HelloAgents' HistoryManager."""
 PARTS = ("Task Goal", "Key Decisions", "Finished Work", "Open Items", "Important Findings")
 """Source: the prompt of HelloAgents."""
 PART_LINES = 3
-"""Longest part of a summary; further lines of an answer are dropped."""
+"""Most lines of each part of a summary; further lines are dropped."""
 MAX_ANSWER_TOKENS = 2_000
-"""Most tokens that the model may answer with."""
+"""Output limit of the model."""
 QUOTED_CHARS = 200
 """Longest quotation of a request if rounds are only counted."""
 _CUT = "\n[… shortened …]\n"
@@ -72,12 +72,12 @@ _CLOSING = "Write the summary of the material above now, under the five headings
 
 
 class RoundsEngine(ContextEngine):
-    """Keeps the newest complete rounds; archives the older ones as a summary."""
+    """Keeps the newest complete rounds and archives the older ones in a summary."""
 
     name: ClassVar[str] = "rounds"
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-        """Take the limits, and the settings under `context.rounds`."""
+        """Read the limits and the settings under `context.rounds`."""
         super().__init__(limits, options)
         self._settings = RoundsSettings.model_validate(options)
 
@@ -88,7 +88,7 @@ class RoundsEngine(ContextEngine):
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Archive the older rounds; None if there are none and the view may stay."""
+        """Archive the older rounds; return None if there are none and the view may stay."""
         found = self._archived(request)
         tokens = found.tokens if found and request.pays(found.tokens) else request.tokens
         stuck = found is None and request.trigger in _MUST_SHRINK
@@ -102,7 +102,7 @@ class RoundsEngine(ContextEngine):
         if cut is None:
             return None
         entries = leaving(request.entries, cut)
-        # Known before a model is paid for the summary.
+        # Checked before paying a model for the summary.
         archived = sum(request.estimate(each.message) for each in entries)
         if not request.pays(request.tokens - archived):
             return None
@@ -118,7 +118,7 @@ class RoundsEngine(ContextEngine):
     def _archive(
         self, entries: Sequence[Entry], request: CompressionRequest
     ) -> tuple[str, Level, str | None]:
-        """Return the text for rounds, its level, and why a model did not write it."""
+        """Return the text for rounds, its level, and the reason why no model wrote it."""
         earlier, failure = "\n\n".join(each.text for each in request.plan.summaries), None
         if self._settings.summary == "llm" and request.summarise:
             try:
@@ -130,10 +130,10 @@ class RoundsEngine(ContextEngine):
 
 
 def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
-    """Return the cut before the newest rounds; None if there are no older ones.
+    """Return the cut before the newest rounds, or None if there are no older ones.
 
     The first message of the conversation stays as the head and the summary answers it, so that
-    roles alternate: a round, and so the tail, begins with a user message.
+    roles alternate: a round, and therefore the tail, starts with a user message.
     """
     entries, plan = request.entries, request.plan
     starts = [n for n, entry in enumerate(entries) if entry.seq >= plan.tail_from and is_ask(entry)]
@@ -141,7 +141,7 @@ def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
         return None
     head_end = first_said(entries, 0) + 1
     if plan.tail_from and entries[0].seq > plan.head_upto:
-        # Compacted before without a head: nothing can precede that summary.
+        # Previously compacted without a head: nothing can precede that summary.
         return None
     cut = Boundaries(head_end=head_end, tail_start=starts[-retained], pinned=(), role="assistant")
     return cut if leaving(entries, cut) else None
@@ -150,7 +150,7 @@ def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
 def counted(entries: Sequence[Entry], earlier: str, most_tokens: int) -> str:
     """Count messages, rounds and tools, and quote the first and last request.
 
-    The earlier summary is kept in front; a text of more than `most_tokens` loses its middle.
+    The earlier summary stays in front; a text above `most_tokens` loses its middle.
     """
     text = "\n\n".join(part for part in (without_heading(earlier), _statistics(entries)) if part)
     return f"{HEADING}\n\n{_shortened(Redactor().text(text), most_tokens)}"
@@ -159,12 +159,12 @@ def counted(entries: Sequence[Entry], earlier: str, most_tokens: int) -> str:
 def written(
     entries: Sequence[Entry], earlier: str, request: CompressionRequest, summarise: Summarise
 ) -> str:
-    """Return the summary model's text in five parts of at most three lines.
+    """Have the summary model write five parts of at most three lines each.
 
-    Material that does not fit into one prompt updates the summary part by part.
+    If the material exceeds one prompt, it updates the summary part by part.
 
     Raises:
-        SummaryFailed: The model gave nothing usable.
+        SummaryFailed: The model returned nothing usable.
     """
     text = in_parts_that_fit(request, lambda fitted: _updated(entries, earlier, fitted, summarise))
     return f"{HEADING}\n\n{_shortened(text, request.limits.max_summary_tokens)}"
@@ -208,13 +208,13 @@ def _statistics(entries: Sequence[Entry]) -> str:
 
 
 def _counts(counter: Counter[str]) -> str:
-    # By name as well, so that the same rounds give the same bytes after a restart.
+    # Also by name, so that the same rounds give the same bytes after a restart.
     ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ordered)
 
 
 def _quoted(text: str) -> str:
-    # Cut before it is split: a request may be a file of megabytes.
+    # Cut before splitting: a request may be a file of several megabytes.
     words = " ".join(text[: 4 * QUOTED_CHARS].split())
     return f'"{words}"' if len(words) <= QUOTED_CHARS else f'"{words[:QUOTED_CHARS]}…"'
 
@@ -224,7 +224,7 @@ def _five_parts(answer: str) -> str:
     found: dict[str, list[str]] = {}
     for line in answer.splitlines():
         title = line.strip().strip("#*: ")
-        # Models write headings in bold, too, and add colons.
+        # Models also write headings in bold and add colons.
         if line.lstrip().startswith(("#", "*")) and title in PARTS:
             found[title] = []
         elif line.strip() and found:
@@ -238,7 +238,7 @@ def _five_parts(answer: str) -> str:
 def _shortened(text: str, most_tokens: int) -> str:
     most_tokens = max(most_tokens, _LEAST_TOKENS)
     while (tokens := estimate_tokens(text)) > most_tokens:
-        # A tenth less, since tokens are not spread evenly over a text.
+        # Ten percent less, since tokens are spread unevenly over a text.
         half = int(len(text) * most_tokens / tokens * 0.9) // 2 - len(_CUT)
         text = f"{text[:half]}{_CUT}{text[len(text) - half :]}" if half > 0 else _CUT.strip()
     return text

@@ -1,1 +1,1 @@
-"""Models behind one small protocol (`agent.models.base`); each imports only its own SDK."""
+"""Models behind one small protocol (`agent.models.base`); each module imports only its own SDK."""

@@ -1,7 +1,7 @@
-"""What models behind an HTTP API share: the steps of a call, keys, limits, kinds of failures.
+"""The common part of models behind an HTTP API: call steps, keys, limits, kinds of failures.
 
-No answer may fill the memory: each client bounds an event, a page or a list by `MAX_BYTES`, and
-agent/models/draft.py bounds a stream of many small events.
+No answer can exhaust the memory: each client limits an event, a page or a list to `MAX_BYTES`, and
+agent/models/draft.py limits a stream of many small events.
 """
 
 import asyncio
@@ -37,55 +37,55 @@ from agent.settings import ModelSettings, ReferencedSecret
 from agent.tokens import estimate_tokens
 
 WHOLE_CALL_S = 1_800.0
-"""Longest call: 8,192 tokens at 5 a second fit. `idle_timeout_s` ends a silent one."""
+"""Longest call: enough for 8,192 tokens at 5 per second. `idle_timeout_s` ends a silent stream."""
 CONNECT_TIMEOUT_S = 10.0
 LEAST_WINDOW_TOKENS = 1_024
-"""A smaller number in a refusal is not a window."""
+"""A smaller number in a refusal cannot be the size of a window."""
 LOOK_UP_TIMEOUT_S = 5.0
-"""Longest question about a model: start-up waits for it."""
+"""Timeout of a question about a model; start-up waits for it."""
 PING_PATIENCE = 5
-"""Times `idle_timeout_s`: how long a stream may consist of pings and comments."""
+"""Longest stream of pings and comments only, in multiples of `idle_timeout_s`."""
 TRICKLE_PATIENCE = 1.5
-"""Times `idle_timeout_s`: how long a stream may trickle before the user is told."""
+"""Longest trickle before the user is notified, in multiples of `idle_timeout_s`."""
 TRICKLE_S = 5
-"""A stream with less than one event in so many seconds trickles."""
+"""A stream trickles if it sends less than one event in this many seconds."""
 
 CHARS_PER_TOKEN = 32
-"""Most characters for each requested token: text, thoughts and arguments together. A token is four
-characters of prose. A longer answer comes from a server that ignores the limit of the request."""
+"""Most characters accepted per requested token, counting text, thoughts and arguments. A token is
+about four characters of prose; a longer answer means that the server ignores the output limit."""
 LEAST_ANSWER_CHARS = 100_000
-"""Allowed in any case: some servers do not count a model's thoughts."""
+"""Characters always allowed: some servers do not count a model's thoughts."""
 
 HEADERS = {"Accept-Encoding": "identity"}
-"""Of every request: a compressed body could be of any size."""
+"""Sent with every request: a compressed body could expand to any size."""
 
 _FORBIDDEN = 403
 _RESERVED = frozenset(
     {"model", "messages", "system", "tools", "stream", "cache_control"}
-    # Of the Responses API; with the last three the provider stores the conversation.
+    # Reserved by the Responses API; with the last three the provider stores the conversation.
     | {"input", "instructions", "previous_response_id", "conversation", "background"}
 )
-"""Fields that `extra_body` must not set; `cache_control` would be a fifth breakpoint after the four
-that Parley sets."""
+"""Fields that `extra_body` must not set. Parley already sets four cache breakpoints;
+`cache_control` would add a fifth."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
-"""Errors of a body that does not have the form that it claims."""
+"""Errors raised for a body that is not in its declared format."""
 DONE = "[DONE]"
-"""Sent by some servers after the last event; it is yielded, too."""
+"""Sent by some servers after the last event; the stream yields it as well."""
 
 
 class StreamedAnswer(ABC):
-    """An answer that grows with the events of one stream.
+    """An answer assembled from the events of one stream.
 
     Attributes:
         lost: The error of a broken connection.
-        counts_whole: Whether any report of usage in a whole answer is of all of it.
+        counts_whole: Whether a usage report in a complete answer covers the whole answer.
     """
 
     lost: ClassVar[type[Exception] | tuple[type[Exception], ...]]
     counts_whole: ClassVar[bool]
 
     def __init__(self, draft: AnswerDraft, clock: "StreamClock", origin: str = "") -> None:
-        """Begin an answer; `origin` is the sender, for the fields that only it understands."""
+        """Start an answer; `origin` is its sender, kept with fields that only it understands."""
         self._draft = draft
         self._clock = clock
         self._origin = origin
@@ -96,7 +96,7 @@ class StreamedAnswer(ABC):
         self._is_done = False
 
     async def read(self, stream: AsyncIterable[Any]) -> None:
-        """Take the parsed events of a stream, which may be anything; leave a too long answer.
+        """Read a stream's parsed events, of any type; stop reading an answer that is too long.
 
         The connection may break after the end of the answer.
         """
@@ -117,12 +117,12 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _take(self, event: dict[str, Any]) -> None:
-        """Take one event."""
+        """Process one event."""
 
     @property
     @abstractmethod
     def _has_ended(self) -> bool:
-        """Whether the API's own end of an answer came."""
+        """Whether the API has marked the end of the answer."""
 
     @abstractmethod
     def _stop(self) -> StopReason:
@@ -130,37 +130,39 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _keep_opaque(self, message: ChatMessage) -> None:
-        """Store in a whole message the fields that only its provider understands."""
+        """Store the provider-specific fields in a complete message."""
 
     def completion(self, name: str) -> Completion:
-        """Return the whole answer; `name` is the model's if the provider gave none.
+        """Return the complete answer; `name` is the model's name if the provider gave none.
 
         Raises:
-            ModelUnreachable: The stream ended before the answer did.
+            ModelUnreachable: The stream ended before the answer was complete.
             ContextOverflow: The window was full before the answer began.
-            TypeError: A value does not fit into JSON: an integer of more than 64 bits, half a
-                surrogate pair, or too many levels.
+            TypeError: A value cannot be serialized to JSON: an integer of more than 64 bits, a lone
+                surrogate, or too many levels.
         """
-        # Some servers send `[DONE]` alone.
+        # Some servers send only `[DONE]`.
         is_done = self._is_done and self.has_begun and self._draft.may_be_whole
         if not (self._has_ended or is_done or self._draft.is_full):
             raise ModelUnreachable("the stream was cut")
-        # May raise: a stream that is cut is billed by the larger of report and estimate.
+        # Set before anything can raise: a cut stream is billed by the larger of report and
+        # estimate.
         stop = self._stop()
         self._is_counted = self._is_counted or self.counts_whole
         done = self._draft.completion(stop, self.billed(name), self._model or name)
-        # Providers refuse half of a signed block.
+        # Providers refuse an incomplete signed block.
         if not self._draft.is_full:
             self._keep_opaque(done.message)
         return replace(
             done,
-            # In the order of keys after a restart: else the next request would begin differently.
+            # Sorted like after a restart; otherwise the next request would start with different
+            # bytes.
             message=decode(encode(done.message)),
             cost_usd=self._cost_usd,
         )
 
     def billed(self, name: str) -> Usage | None:
-        """Return the usage so far, None if unknown; hidden thoughts are not in its estimate."""
+        """Return the usage so far, or None if unknown; the estimate excludes hidden thoughts."""
         if not self._usage.prompt_tokens:
             return None
         if self._is_counted:
@@ -174,12 +176,12 @@ class StreamedAnswer(ABC):
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything came yet."""
+        """Whether any content has arrived."""
         return bool(self._draft.streamed)
 
 
 class ApiModel(ABC):
-    """A model behind an HTTP API: the steps of its two calls, which each provider fills in."""
+    """A model behind an HTTP API: the steps of its two calls, completed by each provider."""
 
     answer: ClassVar[type[StreamedAnswer]]
     _origin = ""
@@ -187,7 +189,7 @@ class ApiModel(ABC):
     def __init__(
         self, settings: ModelSettings, name: str, base_url: str | None, key: str, key_number: int
     ) -> None:
-        """Take the settings; `key_number` counts the keys of one model from 1."""
+        """Store the settings; `key_number` numbers the keys of one model from 1."""
         self.provider: str = settings.provider
         self.name = name
         self.label = name if key_number == 1 else f"{name} (key {key_number})"
@@ -204,7 +206,7 @@ class ApiModel(ABC):
 
     @property
     def context_length(self) -> int:
-        """The window in tokens; a refusal may have named a smaller one than configured."""
+        """Window size in tokens; lowered if a refusal names a smaller one."""
         return int(min(self._window, self.mode.limit("window", self._window)))
 
     @context_length.setter
@@ -223,7 +225,7 @@ class ApiModel(ABC):
                     raise
 
     def _has_learned(self, error: ModelError, request: ModelRequest) -> bool:
-        """Keep the sizes that a refusal names; whether a shorter answer can be asked for now."""
+        """Store the sizes named in a refusal; return whether a shorter answer can be requested."""
         if isinstance(error, ContextOverflow) and error.window_tokens:
             if LEAST_WINDOW_TOKENS <= error.window_tokens < self.context_length:
                 self.mode.keep_limit("window", error.window_tokens, self._window)
@@ -244,11 +246,11 @@ class ApiModel(ABC):
             with readable():
                 completion = answer.completion(self.name)
         except ModelError as error:
-            # A stream that is cut is billed all the same.
+            # A cut stream is billed like a complete one.
             error.usage = answer.billed(self.name)
             error.written_tokens = answer.written_tokens(self.name)
             raise
-        # The model's chat template opens the thought: the next answer waits for its end.
+        # The model's chat template opens the thought: the next answer starts inside it.
         self._begins_inside = draft.filter.began_inside
         if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
             names = [tool.name for tool in request.tools]
@@ -257,7 +259,7 @@ class ApiModel(ABC):
         return completion
 
     async def look_up(self) -> int | None:
-        """Ask the provider for the size of the window."""
+        """Ask the provider for the window size."""
         try:
             async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
                 with self._errors():
@@ -268,15 +270,15 @@ class ApiModel(ABC):
             status = getattr(exc.__cause__, "status_code", None)
             if isinstance(exc, CredentialsRefused) and status != _FORBIDDEN:
                 raise
-            # The server has no such list, or the key may not read it: OpenAI's restricted keys get
-            # 403 here and can still be used.
+            # The server has no model list, or the key may not read it: OpenAI's restricted keys get
+            # 403 here and still work for calls.
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
         return self._window_in(found)
 
     def renew_key(self) -> bool:
-        """Read the key again if the settings refer to it; whether it changed. May block."""
+        """Reread the key if the settings refer to it; return whether it changed. May block."""
         secret = self._settings.api_key
         if isinstance(secret, ReferencedSecret):
             secret.take(checked_key(secret.read()))
@@ -284,33 +286,33 @@ class ApiModel(ABC):
 
     @property
     def secret(self) -> SecretStr | None:
-        """The key in the settings."""
+        """The key as configured."""
         return self._settings.api_key
 
     def take_key(self) -> bool:
-        """Use the newest key; whether it changed."""
+        """Switch to the newest key; return whether it changed."""
         before, self._key = self._key, key_of(self._settings, required=False)
         return before != self._key
 
     @abstractmethod
     async def close(self) -> None:
-        """Give back connections."""
+        """Release the connections."""
 
     @abstractmethod
     def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
-        """Map the client's errors to agent/errors.py; `asked` is as for `Refusal.error`."""
+        """Map the client's errors to agent/errors.py; for `asked`, see `Refusal.error`."""
 
     @abstractmethod
     async def _stream(self, request: ModelRequest, answer: StreamedAnswer) -> None:
-        """Make the call; `answer` reads its stream."""
+        """Make the call and have `answer` read its stream."""
 
     @abstractmethod
     async def _asked(self) -> object:
-        """Return the provider's description of the model, which may be anything."""
+        """Return the provider's description of the model, which may be of any type."""
 
     @abstractmethod
     def _window_in(self, found: object) -> int | None:
-        """Return the result of `look_up` from such an answer."""
+        """Return the window size contained in the provider's description."""
 
 
 def key_of(settings: ModelSettings, *, required: bool = True, variable: str = "") -> str:
@@ -326,12 +328,12 @@ def key_of(settings: ModelSettings, *, required: bool = True, variable: str = ""
 
 
 def extra_fields(settings: ModelSettings) -> dict[str, Any]:
-    """Return the operator's fields for every request; raises `BadRequest` for a reserved one."""
+    """Return the operator's extra request fields; raise `BadRequest` for a reserved one."""
     taken = sorted(_RESERVED & set(settings.extra_body))
     if taken:
         raise BadRequest(f"model.extra_body must not set {', '.join(map(repr, taken))}")
     try:
-        # YAML has numbers as keys, JSON does not.
+        # YAML allows numbers as keys, JSON does not.
         written = orjson.dumps(settings.extra_body, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
         raise BadRequest(f"model.extra_body is not JSON: {exc}") from exc
@@ -340,9 +342,9 @@ def extra_fields(settings: ModelSettings) -> dict[str, Any]:
 
 
 class StreamClock:
-    """Ends a stream of nothing but pings, or one that never ends; reports one that trickles, once.
+    """Ends a stream that sends only pings or never ends; reports a trickling one once.
 
-    The read timeout finds only silence. `tell` is `ModelRequest.on_trickle`.
+    The read timeout catches only silence. `tell` is `ModelRequest.on_trickle`.
     """
 
     def __init__(self, idle_s: float, tell: Callable[[], Awaitable[None]] | None) -> None:
@@ -354,7 +356,7 @@ class StreamClock:
 
     @asynccontextmanager
     async def running(self) -> "AsyncIterator[None]":
-        """Watch the stream that is read inside of this context; a ModelUnreachable ends it."""
+        """Watch the stream read inside this context; end it with ModelUnreachable."""
         telling = asyncio.ensure_future(self._tell_of_trickle())
         try:
             async with self._deadline:
@@ -363,9 +365,9 @@ class StreamClock:
                 yield
         except TimeoutError as exc:
             if not self._deadline.expired():
-                # The client's own, which its errors explain.
+                # The client raised its own timeout, which its error mapping explains.
                 raise
-            # Both limits share one timer: it was set to the one that ended the call.
+            # Both limits share one timer, set to the limit that ended the call.
             if self._deadline.when() == self._end_at:
                 raise ModelUnreachable(f"no end within {WHOLE_CALL_S:g} s") from exc
             raise ModelUnreachable(f"no content for {PING_PATIENCE * self._idle_s:g} s") from exc
@@ -382,7 +384,7 @@ class StreamClock:
             await self._tell()
 
     def note(self) -> None:
-        """Note an event with content."""
+        """Record an event with content."""
         self._noted += 1
         now = asyncio.get_running_loop().time()
         self._deadline.reschedule(min(now + PING_PATIENCE * self._idle_s, self._end_at))

@@ -1,8 +1,8 @@
-"""The protocol that every model implements, with the request and the answer of one call.
+"""The protocol that every model implements, and the request and answer of one call.
 
-`PrefixWatch` checks that each request of the loop begins with the bytes of the one before, for
-prompt caches. A prefix that moves without a reason is a bug: it is reported, and the whole view is
-paid again.
+`PrefixWatch` checks that each request of the loop starts with the bytes of the previous one, which
+prompt caches require. An unannounced prefix change is a bug and is reported: the provider bills the
+whole view again.
 """
 
 import time
@@ -28,26 +28,27 @@ log = structlog.get_logger()
 CHAT = "chat"
 MODEL = "gen_ai.request.model"
 PURPOSE = "parley.purpose"
-"""Name and attributes of the span of a call.
+"""Name and attributes of a call's span.
 
 Source: opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans; `parley.…` are our own.
 """
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
-"""Why an answer ended; "endless": Parley cut it, since it was too long."""
+"""Why an answer ended; "endless": Parley cut an answer that was too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One call.
+    """One model call.
 
     Attributes:
-        messages: System message first (if any), then the view, in order; marked for the prompt
-            cache if the model takes markers. They belong to the view and are never changed; the
-            model leaves out keys unknown to its wire (`synthetic`, `reasoning`, foreign `opaque`).
+        messages: System message first (if any), then the view, in order; with cache markers if the
+            model accepts them. The view owns them: never modify them. The model omits keys unknown
+            to its wire format (`synthetic`, `reasoning`, foreign `opaque`).
         tools: In a fixed order.
-        allow_tools: False forbids calls while the tools stay in the request (prefix stability).
-        conversation: Stable id, for models with a state and for the provider's abuse reports.
+        allow_tools: False forbids calls but keeps the tools in the request, so the prefix is
+            stable.
+        conversation: Stable id, for stateful models and the provider's abuse reports.
         on_trickle: Called once if the answer comes too slowly.
     """
 
@@ -64,7 +65,7 @@ class Completion:
     """One complete assistant message.
 
     Attributes:
-        usage: As reported, or estimated by a model without reports; None if unknown.
+        usage: As reported, or estimated for a model without reports; None if unknown.
         model: The provider's name for the model that answered.
         cost_usd: As reported by the provider (OpenRouter).
     """
@@ -77,13 +78,13 @@ class Completion:
 
 
 class TextSink(Protocol):
-    """Shows the growing answer; both calls return at once and never raise."""
+    """Shows the growing answer; both methods return at once and never raise."""
 
     def push(self, delta: str) -> None:
         """Append visible text."""
 
     def restart(self) -> None:
-        """Forget the pushed text: the call is made again, or the text was not the answer."""
+        """Discard the pushed text: the call is retried, or the text was not the answer."""
 
 
 class Unwatched:
@@ -102,9 +103,9 @@ class ChatModel(Protocol):
     Attributes:
         provider: "anthropic", "openai", "offline", …
         name: The provider's name of the model.
-        label: The name in logs; different for each key of one model.
-        context_length: Size of its window in tokens; shrinks if a refusal names a smaller one.
-        cache_layout: How it takes breakpoints of the prompt cache; None if it takes none.
+        label: The name in logs; distinct for each key of one model.
+        context_length: Window size in tokens; shrinks if a refusal names a smaller one.
+        cache_layout: Layout of prompt-cache breakpoints; None if the model accepts none.
         facts: Prices and cache rules, from the table and the settings.
     """
 
@@ -118,14 +119,14 @@ class ChatModel(Protocol):
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         """Make one streaming call, without retries; visible text goes to `sink` as it arrives.
 
-        Cancellation closes the connection. Raises subclasses of ModelError alone.
+        Cancellation closes the connection. Raises only subclasses of ModelError.
         """
 
     async def look_up(self) -> int | None:
-        """Ask the provider for the size of the model's window in tokens.
+        """Ask the provider for the model's window size in tokens.
 
-        Returns 0 for an answer without a size, None if the provider has no such question. Raises
-        ModelError if the question failed or the key is refused.
+        Returns 0 if the answer contains no size, None if the provider has no such endpoint. Raises
+        ModelError if the request failed or the key was refused.
         """
 
     async def close(self) -> None:
@@ -133,7 +134,7 @@ class ChatModel(Protocol):
 
 
 class _Timed:
-    """Passes a growing answer on, and times its first text."""
+    """Forwards a growing answer and times its first text."""
 
     def __init__(self, sink: TextSink) -> None:
         self._sink = sink
@@ -151,9 +152,9 @@ class _Timed:
 async def traced_call(
     model: ChatModel, request: ModelRequest, sink: TextSink, purpose: str = "answer"
 ) -> Completion:
-    """Call `model.complete` in a span of names, numbers and times, without texts.
+    """Call `model.complete` in a span that records names, numbers and times but no text.
 
-    `purpose` is answer or summary.
+    `purpose` is "answer" or "summary".
     """
     told: spans.Told = {
         "gen_ai.operation.name": CHAT,
@@ -185,7 +186,7 @@ async def traced_call(
 
 
 def checked_key(text: str) -> str:
-    """Return a text that an HTTP header can carry as a key, else raise SecretUnreadable."""
+    """Return the key if an HTTP header can carry it; otherwise raise SecretUnreadable."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()):
         raise SecretUnreadable("has characters that no key has")
@@ -194,53 +195,53 @@ def checked_key(text: str) -> str:
 
 @runtime_checkable
 class Renewable(Protocol):
-    """A model whose key may be replaced while it is in use."""
+    """A model whose key can be replaced while in use."""
 
     @property
     def secret(self) -> SecretStr | None:
-        """The key in the settings."""
+        """The key as configured."""
 
     def renew_key(self) -> bool:
-        """Read the key again if the settings refer to it; whether it changed. May block.
+        """Reread the key if the settings refer to it; return whether it changed. May block.
 
         Raises:
-            SecretUnreadable: It cannot be read, or cannot be a key; the old one stays in use.
+            SecretUnreadable: The key is unreadable or malformed; the old one stays in use.
         """
 
     def take_key(self) -> bool:
-        """Use the newest key; whether it changed."""
+        """Switch to the newest key; return whether it changed."""
 
 
 def estimate_usage(request: ModelRequest, answer: ChatMessage, model: str | None = None) -> Usage:
-    """Estimate the usage of a call without a report: tool schemas and messages in, answer out."""
+    """Estimate the usage of an unreported call: tool schemas and messages in, answer out."""
     prompt = estimate_messages(request.messages, model) + estimate_tools(request.tools, model)
     return Usage(input_tokens=prompt, output_tokens=estimate_message(answer, model))
 
 
 UNEXPECTED = "unexpected"
-"""The reported reason if no step announced that the prefix moves."""
+"""Reason reported for a prefix change that no step announced."""
 MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
-"""A miss is reported from so many tokens and this share of the prompt on."""
+"""A miss is reported if both this many tokens and this share of the prompt were not cached."""
 DIGEST_BYTES = 12
 BINDING_MOVES = ("compaction", "compression")
-"""Reasons, by their beginning, that change earlier messages. The newest models bind signed thinking
-to the exact conversation before it: older thinking must be gone (docs/caching.md)."""
+"""Beginnings of reasons that change earlier messages. The newest models bind signed thinking to the
+exact conversation before it, so older thinking must be removed (docs/caching.md)."""
 _FIELDS = ("role", "content", "tool_calls", "tool_call_id", "opaque")
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
-"""How long a cache entry lives, by the value of `cache_ttl`."""
+"""Lifetime of a cache entry in seconds, by `cache_ttl`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The fingerprint of a request.
+    """Fingerprint of a request.
 
     Attributes:
-        model: The label of the receiving model: caches are kept for each model and account.
-        messages: Their number, with the system message.
-        digest: Of the tools and these messages, in order.
-        at: When it was sent, in seconds since the epoch; a cache entry's life counts from there.
-        tokens: Reported as read from the provider's cache or written to it; 0 before a report.
+        model: The label of the receiving model; caches are separate for each model and account.
+        messages: Number of messages, including the system message.
+        digest: Of the tools and the messages, in order.
+        at: Time of sending, in seconds since the epoch; a cache entry expires relative to it.
+        tokens: Tokens reported as read from or written to the provider's cache; 0 before a report.
     """
 
     model: str
@@ -252,12 +253,12 @@ class Prefix:
 
 @dataclass(slots=True)
 class PrefixWatch:
-    """Watches the requests of one turn.
+    """Watches the requests of one turn for prefix changes.
 
     Attributes:
-        last: The newest answered request; None if there is none or the prefix has moved.
-        moving: Why the next request may begin differently; None if it must not.
-        ttl: How long a cache entry lives.
+        last: The newest answered request; None if there is none or the prefix has changed.
+        moving: Reason for which the next request may start differently; None if it must not.
+        ttl: Lifetime of a cache entry, as in `LIFETIMES_S`.
     """
 
     last: Prefix | None = None
@@ -269,15 +270,15 @@ class PrefixWatch:
     _switched: str = ""
 
     def expect_move(self, reason: str) -> None:
-        """Announce that a step changes the messages sent before."""
+        """Announce that a step changes messages already sent."""
         self.moving = reason
 
     def take(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: ChatModel
     ) -> Prefix:
-        """Return the fingerprint of a request before it is sent; report a moved prefix.
+        """Return the fingerprint of a request to be sent; report an unannounced prefix change.
 
-        `messages` are those to be sent, not yet marked for the cache; `tools` are in their order.
+        `messages` will be sent but carry no cache markers yet; `tools` are in their final order.
         """
         schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
         self._taken = sent = _Sent(schemas, [[*map(each.get, _FIELDS)] for each in messages])
@@ -288,14 +289,14 @@ class PrefixWatch:
         return Prefix(model.label, len(messages), sent.digest_at(len(messages)), time.time())
 
     def note_apart(self, prefix: Prefix) -> Prefix:
-        """Remember a request that forbade tools; its cache entry is not that of the others."""
+        """Record a request that forbade tools; its cache entry is separate from the others'."""
         last = self.last
-        # Its own time would make the cache entry of the others look younger than it is.
+        # Its own time would make the other requests' cache entry appear younger than it is.
         kept = replace(prefix, tokens=last.tokens, at=last.at) if last else prefix
         return self._remember(kept)
 
     def note(self, prefix: Prefix, usage: Usage | None) -> Prefix:
-        """Remember an answered request, report a missed cache; returns `prefix` with its tokens."""
+        """Record an answered request, report a cache miss; return `prefix` with its tokens."""
         if usage is None:
             return self._remember(replace(prefix, tokens=self._expected_tokens))
         expected, read = self._expected_tokens, usage.cache_read_tokens
@@ -312,16 +313,16 @@ class PrefixWatch:
         return prefix
 
     def most_warm_tokens(self, model: ChatModel, prompt_tokens: int) -> int:
-        """Return the most tokens of a prompt that may be in the provider's cache.
+        """Return the most tokens of a prompt that the provider's cache can contain.
 
-        After another model's answer nothing is known about this one's.
+        After another model answered, nothing is known about this model's cache.
         """
         if self.last is not None and self.last.model != model.label:
             return prompt_tokens
         return self.warm_tokens(model)
 
     def warm_tokens(self, model: ChatModel) -> int:
-        """Return the tokens of the next request that should still be in the provider's cache."""
+        """Return the tokens of the next request that the provider's cache should still contain."""
         last = self.last
         if last is None or self.moving is not None or last.model != model.label:
             return 0
@@ -329,9 +330,9 @@ class PrefixWatch:
         return last.tokens if alive and last.tokens >= model.facts.min_cache_tokens else 0
 
     def _has_moved(self, last: Prefix, model: str, sent: "_Sent") -> bool:
-        """Whether a request begins differently than the last one to the same model."""
+        """Return whether a request starts differently from the last one to the same model."""
         if last.model != model:
-            # A turn with a fallback has switched once, not at each call.
+            # A turn that falls back switches models once, not at each call.
             if self._switched != model:
                 self._switched = model
                 log.info("cache_prefix_moved", reason="model", messages=None, tokens=last.tokens)
@@ -340,7 +341,7 @@ class PrefixWatch:
         return len(sent.messages) < end or sent.digest_at(end) != last.digest
 
     def _report(self, last: Prefix, sent: "_Sent", messages: Sequence[ChatMessage]) -> None:
-        # Of the requests of an earlier turn only a digest is known.
+        # For requests of an earlier turn only a digest is known.
         stayed = self._answered.common_with(sent) if self._answered else None
         if self.moving is None:
             report_unexpected_move(stayed, last.tokens)
@@ -353,33 +354,33 @@ class PrefixWatch:
 
 
 class _Sent(NamedTuple):
-    """A request: its tools, and the fields of its messages that are sent, in order."""
+    """A request: its tools, and the sent fields of its messages, in order."""
 
     tools: Sequence[tuple[object, ...]]
     messages: list[list[object]]
 
     def common_with(self, other: "_Sent") -> int:
-        """Return the number of first messages that both share; 0 with different tools."""
+        """Return the number of leading messages both share; 0 if their tools differ."""
         if self.tools != other.tools:
             return 0
         pairs = zip(self.messages, other.messages, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def digest_at(self, messages: int) -> str:
-        """Return the digest of the tools and of the first messages."""
-        # In one piece: a conversation of thousands of messages is digested before each call.
+        """Return the digest of the tools and the first `messages` messages."""
+        # In one call: a conversation of thousands of messages is hashed before each request.
         sent = orjson.dumps([self.tools, self.messages[:messages]], option=orjson.OPT_SORT_KEYS)
         return sha256(sent).digest()[:DIGEST_BYTES].hex()
 
 
 def report_unexpected_move(messages: int | None, tokens: int) -> None:
-    """Report a prefix that moved unannounced; in tests this fails (conftest.py).
+    """Report an unannounced prefix change; tests turn this into a failure (conftest.py).
 
-    `messages` is the number of first messages that stayed, None if unknown.
+    `messages` is the number of leading messages that stayed the same, None if unknown.
     """
     log.warning("cache_prefix_moved", reason=UNEXPECTED, messages=messages, tokens=tokens)
 
 
 def report_stale_thinking() -> None:
-    """Report thinking that is sent after the messages before it changed; in tests this fails."""
+    """Report thinking sent after the messages before it changed; tests turn this into a failure."""
     log.warning("stale_thinking_sent")

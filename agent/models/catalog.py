@@ -1,7 +1,7 @@
 """The tables of providers (keys, addresses) and of models (windows, prices, cache rules).
 
-For a model the operator's settings come first, then the provider's answer (`ChatModel.look_up`),
-then the table.
+For each model the operator's settings take precedence over the provider's answer
+(`ChatModel.look_up`), and that over the table.
 """
 
 import re
@@ -15,7 +15,7 @@ from agent.settings import FactsSettings, ModelSettings
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens of each kind."""
+    """Prices in US dollars per million tokens."""
 
     input: float
     cache_write_5m: float
@@ -25,19 +25,19 @@ class Prices:
 
 
 FREE = Prices(0.0, 0.0, 0.0, 0.0, 0.0)
-"""Of models that run inside Parley."""
+"""Prices of models that run inside Parley."""
 
 
 class ProviderFacts(NamedTuple):
     """Facts of one provider.
 
     Attributes:
-        owner: Of the keys: "Anthropic".
-        key_variable: Of the environment.
-        key_shape: The beginning of its keys; empty if they have none in common.
-        base_url: Of its servers; `model.base_url` names another one.
-        api: In which its models are asked.
-        example: A model, for providers without a default one.
+        owner: Company that issues the keys, as in "Anthropic".
+        key_variable: Environment variable of the key.
+        key_shape: Prefix of its keys; empty if they have none in common.
+        base_url: Default address of its servers; `model.base_url` overrides it.
+        api: API that its models speak.
+        example: A model name, for providers without a default model.
     """
 
     owner: str
@@ -50,7 +50,7 @@ class ProviderFacts(NamedTuple):
     example: str = ""
 
 
-# In the order in which provider `auto` looks for their keys.
+# Provider `auto` looks for their keys in this order.
 PROVIDERS: Mapping[str, ProviderFacts] = {
     "anthropic": ProviderFacts(
         "Anthropic",
@@ -91,23 +91,23 @@ def base_url_of(settings: ModelSettings) -> str:
 
 
 def provider_of(key: str) -> str | None:
-    """Return the provider whose keys begin like this one, or None."""
+    """Return the provider whose key prefix matches, or None."""
     shapes = {name: facts.key_shape for name, facts in PROVIDERS.items() if facts.key_shape}
     fitting = [name for name, shape in shapes.items() if key.startswith(shape)]
-    # OpenAI's shape begins the others, too.
+    # OpenAI's prefix is also the beginning of the others.
     return max(fitting, key=lambda name: len(shapes[name]), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model; None is unknown (an unknown price makes an unknown cost, never 0).
+    """Facts of one model; None means unknown (an unknown price makes the cost unknown, never 0).
 
     Attributes:
-        name: In the spelling of the table.
-        context_length: Tokens.
-        max_output_tokens: Most that one call may ask for.
+        name: As spelled in the table.
+        context_length: Window size in tokens.
+        max_output_tokens: Most output tokens that one call may request.
         min_cache_tokens: Shorter prefixes are silently not cached.
-        source: Where the values are from, and when they were read.
+        source: Origin of the values and the date they were read.
     """
 
     name: str
@@ -119,11 +119,11 @@ class ModelFacts:
     source: str = ""
 
 
-# Prices: input, write for 5 minutes, write for an hour, read, output.
+# Prices in order: input, 5-minute cache write, 1-hour cache write, cache read, output.
 _OPUS = Prices(5, 6.25, 10, 0.5, 25)
 _SONNET_4 = Prices(3, 3.75, 6, 0.3, 15)
-# Least tokens of a cached prefix, prices. The larger number if sources differ, and for haiku-5-5,
-# whose number is not documented.
+# Smallest cacheable prefix in tokens, then prices. If sources differ, the larger number is used;
+# haiku-5-5 is undocumented and uses the larger number too.
 _ROWS = {
     "claude-fable-5-1": (2048, Prices(10, 12.5, 20, 0.25, 50)),
     "claude-fable-5": (2048, Prices(10, 12.5, 20, 1, 50)),
@@ -160,7 +160,7 @@ _GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _REASONING = re.compile(r"o\d(?:-|$)")
 _GPT_ROW = ModelFacts("", source="OpenAI's documentation (autumn 2026)")
 GPT_WITH_WRITE_FEE = (5, 6)
-"""From this version on OpenAI bills writes to its cache. Source: its documentation."""
+"""OpenAI bills cache writes from this version on. Source: its documentation."""
 
 # Source: the newest Sonnet in anthropic.types.Model, and the newest middle tier ("terra") in
 # openai.types.ChatModel; SDKs 2.12.0 and 3.54.0.
@@ -173,10 +173,10 @@ READ_RATIO = 0.1
 
 
 def facts_of(name: str, overrides: FactsSettings) -> ModelFacts:
-    """Return the row of a model, if any, with the operator's values.
+    """Return the table's facts of a model, overridden by the operator's values.
 
-    An unknown price of input or output leaves all prices unknown; missing cache prices follow from
-    that of the input.
+    If the price of input or output is unknown, all prices are; missing cache prices are derived
+    from the input price.
     """
     row = find_facts(name) or ModelFacts(name)
     facts = replace(row, prices=_overridden(row.prices, overrides))
@@ -190,11 +190,11 @@ def facts_of(name: str, overrides: FactsSettings) -> ModelFacts:
 
 
 def find_facts(name: str) -> ModelFacts | None:
-    """Return the row of a model, also for a dated id or a router's spelling; None if unknown.
+    """Return the table row of a model, matching dated ids and router spellings; None if unknown.
 
-    "claude-haiku-4-5-20251001" and "anthropic/claude-haiku-4.5" are claude-haiku-4-5. A newer
-    version has other prices than its predecessor: claude-sonnet-5-9 is unknown. Of OpenAI's models
-    since GPT-5.6 only the cache rules are known.
+    "claude-haiku-4-5-20251001" and "anthropic/claude-haiku-4.5" match claude-haiku-4-5. A newer
+    version may have other prices than its predecessor, so claude-sonnet-5-9 is unknown. Of OpenAI's
+    models since GPT-5.6 only the cache rules are known.
     """
     plain = _plain(name)
     if bills_writes(name):
@@ -203,29 +203,29 @@ def find_facts(name: str) -> ModelFacts | None:
 
 
 def context_length(name: str) -> int:
-    """Return the size of a model's window in tokens, or a cautious guess."""
+    """Return a model's window size in tokens, or a cautious guess."""
     facts = find_facts(name)
     if facts is not None and facts.context_length is not None:
         return facts.context_length
-    # A guess that is too small compacts early; one that is too large has requests refused.
+    # Too small a guess compacts early; too large a guess gets requests refused.
     return _UNKNOWN_CLAUDE_TOKENS if is_claude(name) else _UNKNOWN_TOKENS
 
 
 def output_limit(name: str, wanted: int) -> int:
-    """Return the tokens to ask for: a model refuses more than its limit."""
+    """Cap the requested output tokens at the model's limit; a larger request is refused."""
     facts = find_facts(name)
     most = facts.max_output_tokens if facts else None
     return wanted if most is None else min(wanted, most)
 
 
 def bills_writes(name: str) -> bool:
-    """Whether a model is one of OpenAI's that bill writes to their cache."""
+    """Return whether OpenAI bills cache writes for this model."""
     version = _GPT_VERSION.match(_plain(name))
     return version is not None and ((int(version[1]), int(version[2] or 0)) >= GPT_WITH_WRITE_FEE)
 
 
 def reasons(name: str) -> bool:
-    """Whether a model is one of OpenAI's reasoning models: o1, GPT-5 and later."""
+    """Return whether this is an OpenAI reasoning model: o1, GPT-5 and later."""
     plain = _plain(name)
     version = _GPT_VERSION.match(plain)
     return _REASONING.match(plain) is not None or (version is not None and int(version[1]) >= 5)

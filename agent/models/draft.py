@@ -1,9 +1,9 @@
-"""One assistant message as it grows from the deltas of a stream, for every provider.
+"""Assemble an assistant message from the deltas of a stream, for every provider.
 
-An unreadable stream ends the call as a cut stream does.
+An unreadable stream ends the call like a cut stream.
 
-Servers without a field for reasoning, or with its parser off, leave it in the text, between marks
-of each family of models: `ReasoningFilter` separates it.
+Servers without a reasoning field, or with its parser disabled, leave the reasoning in the text
+between model-specific marks; `ReasoningFilter` separates it.
 """
 
 import re
@@ -21,14 +21,14 @@ from agent.models.base import Completion, StopReason, TextSink
 from agent.models.wire import canonical_arguments, parse_object, read_arguments
 
 PART_CHARS = 100
-"""A call or a block counts as so many characters more: a stream of empty ones is endless, too."""
+"""Characters added per call or block: a stream of empty ones must hit the limit, too."""
 
 _HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
 
 
 @dataclass(slots=True)
 class CallDraft:
-    """A tool call as it grows; `opaque` is what the provider wants back with it, if anything."""
+    """A tool call under construction; `opaque` is a value that its provider wants back with it."""
 
     id: str = ""
     name: str = ""
@@ -37,15 +37,15 @@ class CallDraft:
 
 
 class AnswerDraft:
-    """Collects deltas and pushes the visible ones, without the thoughts in the text.
+    """Collects deltas and pushes the visible ones, without thoughts contained in the text.
 
-    Text, thoughts, calls and opaque fields together may have `max_chars`; `before` are the messages
+    `max_chars` limits text, thoughts, calls and opaque fields together; `before` holds the messages
     of the request.
 
     Attributes:
-        calls: Tool calls in the order in which they began.
-        opaque_calls: Provider fields of the finished calls, by the calls' ids.
-        filter: Separates the thoughts in the text.
+        calls: Tool calls in order of appearance.
+        opaque_calls: Provider-specific fields of finished calls, by call id.
+        filter: Separates thoughts from the text.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class AnswerDraft:
 
     @property
     def is_full(self) -> bool:
-        """Whether more came than `max_chars`; the stream must be left then."""
+        """Whether `max_chars` is exceeded and the stream must be abandoned."""
         return self._room < 0
 
     @property
     def may_be_whole(self) -> bool:
-        """Whether every call is complete: the answer may be over if its server says so."""
+        """Whether every call is complete, so the answer may end if the server says so."""
         return all(read_arguments("".join(call.arguments)) is not None for call in self.calls)
 
     @property
@@ -78,22 +78,22 @@ class AnswerDraft:
 
     @property
     def streamed(self) -> str:
-        """All that came so far: thoughts, text, calls."""
+        """Everything received so far: thoughts, text and calls."""
         calls = (part for call in self.calls for part in (call.name, *call.arguments))
         return "".join((*self._thoughts, *self._text, self.filter.held_back, *calls))
 
     def count(self, chars: int = 0) -> None:
-        """Count a call, a block, or `chars` of another field."""
+        """Count one call or block, or `chars` characters of another field, towards the limit."""
         self._room -= PART_CHARS + chars
 
     def begin_call(self) -> CallDraft:
-        """Begin a call."""
+        """Start a tool call."""
         self.count()
         self.calls.append(CallDraft())
         return self.calls[-1]
 
     def grow(self, call: CallDraft, call_id: str = "", name: str = "", arguments: str = "") -> None:
-        """Take the first id and name of a call, or a piece of its arguments."""
+        """Set the id and name of a call once, or append a piece of its arguments."""
         self._room -= len(name)
         call.id = call.id or call_id
         call.name = call.name or name
@@ -101,17 +101,17 @@ class AnswerDraft:
             call.arguments.append(arguments)
 
     def say(self, delta: str) -> None:
-        """Append text as it comes."""
+        """Append a text delta."""
         self._show(self.filter.feed(self._fitting(delta)))
 
     def _fitting(self, delta: str) -> str:
-        """Count a delta, and return the part of it that there is room for."""
+        """Count a delta and return the part that still fits."""
         fitting = delta[: max(self._room, 0)]
         self._room -= len(delta)
         return fitting
 
     def end_text(self, *, cut: bool = False) -> None:
-        """End a part of the text; `cut`: the model was not done."""
+        """End a section of the text; `cut`: the model was interrupted."""
         self._show(self.filter.close(cut=cut))
 
     def _show(self, delta: str) -> None:
@@ -123,22 +123,22 @@ class AnswerDraft:
         cut = _HIGH_SURROGATE_END.search(delta)
         self._half = cut[0] if cut else ""
         visible = mend_surrogates(delta.removesuffix(self._half))
-        # The sink shows its text at once: half of a pair would be a broken character.
+        # The sink shows its text at once: half a surrogate pair would be a broken character.
         if visible:
             self._text.append(visible)
             self._sink.push(visible)
 
     def think(self, delta: str) -> None:
-        """Append reasoning."""
+        """Append a reasoning delta."""
         if delta := self._fitting(delta):
             self._thoughts.append(delta)
 
     def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:
         """Return the finished message.
 
-        The calls decide about the stop reason: some servers say "stop" for an answer that ends in
-        tool calls. A call that was cut by the output limit is left out; an answer that Parley cut
-        has no calls, since the model's intention is unknown.
+        Calls override the stop reason: some servers say "stop" for an answer that ends in tool
+        calls. A call cut by the output limit is dropped; an answer cut by Parley keeps no calls,
+        since the model's intention is unknown.
         """
         self.end_text(cut=stop == "length")
         if not self._thoughts:
@@ -147,7 +147,7 @@ class AnswerDraft:
             stop = "endless"
         calls = self._finished_calls(stop)
         text = self.text
-        # In OpenAI's format the content is null if there are only calls.
+        # In OpenAI's format the content is null if the message consists of calls only.
         message = ChatMessage(role="assistant", content=text or (None if calls else ""))
         if calls:
             message["tool_calls"] = calls
@@ -161,13 +161,14 @@ class AnswerDraft:
         if stop in {"refused", "endless"}:
             return []
         calls: list[ToolCall] = []
-        # Ids must differ: Anthropic refuses two calls of one id in a request, and a result must
-        # find its call; some servers restart their numbering with each message.
+        # Ids must be unique: Anthropic refuses duplicate call ids in a request, and a result must
+        # match its call; some servers restart their numbering with each message.
         before = self._before if self.calls else ()
         taken = {call["id"] for each in before for call in each.get("tool_calls") or ()}
         for index, draft in enumerate(self.calls):
             arguments = mend_surrogates("".join(draft.arguments))
-            # Only the newest call can be cut by the limit; the others are whole even if not JSON.
+            # Only the newest call can be cut by the limit; the others are complete even if not
+            # JSON.
             if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
                 continue
             call = self._finish(draft, index, arguments, taken)
@@ -181,27 +182,28 @@ class AnswerDraft:
         arguments = canonical_arguments(arguments)
         call_id = draft.id
         if not call_id or call_id in taken:
-            # Made from the content, not by chance: the same answer, replayed, has the same id.
+            # Derived from the content, not random: a replayed answer gets the same id.
             digest = blake2s(f"{draft.name}\n{arguments}".encode(), digest_size=4).hexdigest()
             call_id = f"call_{len(self._before)}_{index}_{digest}"
         while call_id in taken:
-            # After a compaction the conversation may be as short as at an equal earlier call.
+            # After a compaction the conversation may be as short as before an identical earlier
+            # call.
             call_id += "_"
         function = FunctionCall(name=draft.name, arguments=arguments)
         return ToolCall(id=call_id, type="function", function=function)
 
 
 def mend_surrogates(text: str) -> str:
-    """Return the text with surrogate pairs joined; a lone surrogate becomes U+FFFD.
+    """Join surrogate pairs in a text; a lone surrogate becomes U+FFFD.
 
-    Servers that split an emoji's JSON escape over two deltas make them.
+    They come from servers that split an emoji's JSON escape across two deltas.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Treat an unreadable stream as one that was cut: raise ModelUnreachable."""
+    """Treat an unreadable stream like a cut one: raise ModelUnreachable."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
@@ -225,18 +227,18 @@ CLOSERS: dict[str, tuple[str, ...]] = {
     "<|channel|>analysis": ("<|end|>", *_FINALS),  # gpt-oss (harmony)
     "<|channel|>commentary": ("<|end|>", "<|call|>", *_FINALS),
 }
-"""All marks, in lower case: each that begins a thought, with those that may end it."""
+"""Opening marks of thoughts in lower case, each with the marks that may close it."""
 _NOISE = (
     *("<|start|>assistant", "<|end|>", "<|return|>", "<|call|>"),
     *("<|begin_of_solution|>", "<|end_of_solution|>"),
 )
-"""Tokens that Harmony and OpenThinker put around their messages; always hidden."""
+"""Tokens that Harmony and OpenThinker put around messages; always hidden."""
 _LONE = tuple({mark for marks in CLOSERS.values() for mark in marks if mark not in _NOISE})
 _ATTRIBUTE_CHARS = 60
 _LONGEST = max(map(len, (*CLOSERS, *_LONE, *_NOISE))) + _ATTRIBUTE_CHARS
 _TAG = re.compile(r"<\s*(/?)\s*([\w:]*)(\s[^<>\n]*)?(>?)")
 _PAIR_IN_PASSING = re.compile(r" \S{1,9} ")
-"""The text between two tags that a sentence only mentions: "<think> and </think>"."""
+"""The text between two tags in a sentence that merely mentions them: "<think> and </think>"."""
 _SPOKEN_HARMONY = re.compile(r"analysis(?=\S)(.+?)assistantfinal", re.DOTALL)
 """Harmony's marks after a server has removed their special tokens."""
 _CJK = "\u2e80"
@@ -255,7 +257,7 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _plain(mark: str) -> str:
-    """Return a mark, or the beginning of one, without blanks and attributes, as in the table."""
+    """Normalize a mark, or its beginning, to the table's form, without blanks and attributes."""
     tag = _TAG.fullmatch(mark)
     if tag is None:
         return mark
@@ -268,12 +270,12 @@ _OPENING = _any_of(tuple(CLOSERS))
 
 
 def _is_around(char: str) -> bool:
-    """Whether a character may be one of a pair of quotes or brackets."""
+    """Return whether a character can be one of a pair of quotes or brackets."""
     return char != "" and (char in "\"'" or unicodedata.category(char) in {"Ps", "Pe", "Pi", "Pf"})
 
 
 def _is_in_code(text: str, line: str) -> bool:
-    """Whether code follows, in which a tag is only mentioned; `line` is the end of `text`."""
+    """Return whether code follows, where a tag is only mentioned; `line` is the end of `text`."""
     fenced = text.count("```") % 2 or text.count("~~~") % 2
     # An indented line of a thought may end with a closing mark.
     is_first = not line.strip() or _OPENING.search(line)
@@ -282,7 +284,7 @@ def _is_in_code(text: str, line: str) -> bool:
 
 
 def _may_end(line: str) -> bool:
-    """Whether a sentence may end here: with its mark, or cut without a space."""
+    """Return whether a sentence may end here: at its punctuation, or cut without a space."""
     if line[-1].isalnum() and line[-1] < _CJK:
         return True
     last = line.rstrip()[-1]
@@ -291,17 +293,17 @@ def _may_end(line: str) -> bool:
 
 
 class ReasoningFilter:
-    """Separates thoughts from text; the result does not depend on where the deltas are cut.
+    """Separates thoughts from text; the result does not depend on how the stream is split.
 
     A mark inside a code span, a code fence or quotes is text. A block that never ends is reasoning
-    if nothing visible came before it (the model was cut), else a mention, and text. A closing mark
-    without an opening one, which templates put into the prompt, makes a thought of all visible text
-    before it, unless it is in the middle of a sentence.
+    if nothing visible came before it (the model was cut), otherwise text that mentions the mark.
+    Some templates put the opening mark into the prompt: a lone closing mark turns all visible text
+    before it into a thought, unless it is in the middle of a sentence.
 
     Attributes:
-        takes_back: Whether the text that was visible before the last call was a thought.
-        began_inside: Whether the text began with a thought that had no opening mark. The argument
-            `opened` says that of the model's last answer.
+        takes_back: Whether the text visible before the last call turned out to be a thought.
+        began_inside: Whether the text began with a thought without an opening mark. The argument
+            `opened` is this value for the model's last answer.
     """
 
     def __init__(self, *, opened: bool = False) -> None:
@@ -325,12 +327,12 @@ class ReasoningFilter:
 
     @property
     def held_back(self) -> str:
-        """All that was not shown: the blocks, and text that may yet become a part of one."""
+        """Text not shown: the blocks, and text that may still become part of one."""
         block = self._block if self._closers else []
         return "".join([*self._thoughts, *block, self._pending])
 
     def feed(self, delta: str) -> str:
-        """Take the next piece of text; return the text that is now certain to be visible."""
+        """Process the next piece of text; return the text now known to be visible."""
         self.takes_back = False
         self._new = []
         self._pending += delta
@@ -339,9 +341,9 @@ class ReasoningFilter:
         return "".join(self._new)
 
     def close(self, *, cut: bool = False) -> str:
-        """End the text, or a part of it; return the visible rest.
+        """End the text or a section of it; return the remaining visible text.
 
-        `cut`: the model was not done, so a thought may lack its end.
+        `cut`: the model was interrupted, so a thought may not be closed.
         """
         self._is_over = True
         self.feed("")
@@ -349,7 +351,7 @@ class ReasoningFilter:
         if not self._closers:
             self._show(self._pending)
         elif self._said_nothing() and (self._opener or cut or not block.strip()):
-            # A model may close it with another mark of the table than it opened it with.
+            # A model may close a block with a different mark than the one that opened it.
             ends = [] if cut else [each.span() for each in _any_of(_LONE).finditer(block)]
             start, end = ends[-1] if ends else (len(block), len(block))
             self._end_thought(block[:start])
@@ -365,7 +367,7 @@ class ReasoningFilter:
         return "".join(self._new)
 
     def _find_mark(self) -> bool:
-        """Show the text before the next mark; return whether there may be more to do."""
+        """Show the text before the next mark; return whether more can be processed."""
         match = _MARK.search(self._pending)
         if match is None:
             self._show_settled()
@@ -391,7 +393,7 @@ class ReasoningFilter:
         return True
 
     def _is_meant(self, mark: str, after: str) -> bool | None:
-        """Whether a mark is used and not mentioned; None until more of the text has come."""
+        """Return whether a mark is used rather than mentioned; None if more text is needed."""
         text = "".join(self._visible)
         line = text.rpartition("\n")[2]
         if _is_in_code(text, line):
@@ -413,7 +415,7 @@ class ReasoningFilter:
         self._end_thought(thought)
 
     def _end_block(self) -> bool:
-        """Collect the block up to its closing mark; return whether the mark was there."""
+        """Collect the block up to its closing mark; return whether the mark was found."""
         match = _any_of(self._closers).search(self._pending)
         if match is None:
             keep = _LONGEST - 1
@@ -430,14 +432,14 @@ class ReasoningFilter:
         return True
 
     def _end_thought(self, thought: str) -> None:
-        # A thought that was expected without an opening mark may have one all the same.
+        # A thought expected without an opening mark may have one after all.
         opening = _OPENING.match(thought)
         thought = thought[opening.end() :] if opening else thought
         self._thoughts.append(thought.removeprefix("<|message|>").strip())
         self._trim = self._said_nothing()
 
     def _show_settled(self) -> None:
-        """Show all but an ending that may become a mark."""
+        """Show everything but an ending that may become a mark."""
         tail = self._pending[1 - _LONGEST :].lower()
         starts = (n for n, char in enumerate(tail) if char in "<[◁")
         marks = (*CLOSERS, *_LONE, *_NOISE)

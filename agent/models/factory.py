@@ -1,4 +1,4 @@
-"""From `model:` settings to models, and the names for choosing among them.
+"""Build models from the `model:` settings, and name them for selection.
 
 Only the chosen provider's SDK is imported.
 """
@@ -13,30 +13,31 @@ from agent.models.openai.mode import is_official
 from agent.prompt_caching import is_claude
 from agent.settings import ModelSettings, Provider
 
-# Source: CompletionCreateParams without what ResponseCreateParams has, OpenAI's SDK 3.54.0.
+# Source: the fields that CompletionCreateParams has and ResponseCreateParams lacks, OpenAI's SDK
+# 3.54.0.
 CHAT_FIELDS = frozenset({
     *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
     *("max_completion_tokens", "max_tokens", "modalities", "n", "prediction", "presence_penalty"),
     *("reasoning_effort", "response_format", "seed", "stop", "verbosity", "web_search_options"),
 })
-"""Fields of requests that only Chat Completions has."""
+"""Request fields that only Chat Completions has."""
 
 
 def build_models(settings: ModelSettings) -> list[ChatModel]:
-    """Return the model once for each of its keys, in order; no network call is made.
+    """Return one model per configured key, in order; makes no network call.
 
     Raises:
-        CredentialsRefused: The provider needs a key and there is none.
-        ModelNotFound: The provider has no default model and none is named.
+        CredentialsRefused: The provider requires a key, but none is configured.
+        ModelNotFound: No model is configured, and the provider has no default.
         BadRequest: `extra_body` sets a reserved field.
     """
-    # The demo model has no account.
+    # The demo model needs no account.
     keys = [] if resolve_provider(settings) == "offline" else _keys(settings)
     return [_build(settings, key, number) for number, key in enumerate(keys or [None], start=1)]
 
 
 def resolve_provider(settings: ModelSettings) -> Provider:
-    """Return the provider; "auto" follows the key, then the base URL, else is offline."""
+    """Resolve the provider; "auto" uses the key, then the base URL, else the offline model."""
     if settings.provider != "auto":
         return settings.provider
     if keys := _keys(settings):
@@ -46,10 +47,10 @@ def resolve_provider(settings: ModelSettings) -> Provider:
 
 
 def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
-    """Return the models by the names for choosing them, in order.
+    """Group the models by the names that select them, in order.
 
-    The keys of one model are one choice. If several providers have a model of one name, the
-    provider is a part of the names.
+    The keys of one model form one choice. If several providers offer a model of the same name, its
+    choices are prefixed with the provider.
     """
     providers: dict[str, set[str]] = {}
     for model in models:
@@ -86,10 +87,10 @@ def _build(settings: ModelSettings, key: SecretStr | None, number: int) -> ChatM
 
 
 def _speaks_responses(settings: ModelSettings) -> bool:
-    """Whether a model is asked through the Responses API; the provider is resolved.
+    """Return whether a model uses the Responses API; the provider is already resolved.
 
-    By default only OpenAI's own reasoning models, unless the operator's extra fields are those of
-    Chat Completions: all other servers have that.
+    By default only OpenAI's own reasoning models do, unless the operator's extra fields belong to
+    Chat Completions, which all other servers speak.
     """
     if settings.api != "auto":
         return settings.api == "responses"
@@ -100,9 +101,9 @@ def _speaks_responses(settings: ModelSettings) -> bool:
 
 
 def _keys(settings: ModelSettings) -> list[SecretStr]:
-    """Return the configured keys without repetitions and empty ones."""
+    """Return the configured keys without duplicates and empty values."""
     secrets = (settings.api_key, *settings.api_keys)
-    # As secrets: a referenced key can be read again.
+    # Kept as secrets, so that a referenced key can be reread.
     found = {_text(secret): secret for secret in reversed(secrets) if secret and _text(secret)}
     return list(reversed(found.values()))
 

@@ -1,4 +1,4 @@
-"""The embedded demo model: no key, no network, the same answer to the same request.
+"""The embedded demo model: no key, no network, identical answers to identical requests.
 
 A table of rules maps the newest user text to an answer.
 """
@@ -25,19 +25,19 @@ NOTICE = (
 )
 COUNT_LIMIT = 500
 READ_CHARS = 2000
-"""Length of a text for the rules; bounds the time of their patterns."""
+"""Most characters that the rules read; limits the running time of their patterns."""
 
 Reply = str | tuple[str, dict[str, Any]]
 """A text, or the name and arguments of a tool to call."""
 
 
 class DemoTalk(NamedTuple):
-    """The conversation for the rules.
+    """The conversation as the rules see it.
 
     Attributes:
-        asked: The unanswered user text, several messages joined by newlines; at most READ_CHARS.
-        first: The first user text of the conversation; "" if that is the unanswered one.
-        is_new: Whether the model has given no text so far.
+        asked: The unanswered user text, multiple messages joined by newlines; at most READ_CHARS.
+        first: The first user text of the conversation; "" if it is still unanswered.
+        is_new: Whether the model has not produced any text yet.
     """
 
     asked: str
@@ -47,7 +47,7 @@ class DemoTalk(NamedTuple):
 
 
 class OfflineModel:
-    """Streams word by word, calls offered tools, and says in its first answer that it is a demo."""
+    """Streams word by word, calls offered tools, and introduces itself in its first answer."""
 
     provider = "offline"
     name = "parley-offline"
@@ -56,12 +56,12 @@ class OfflineModel:
     facts = ModelFacts(name, prices=FREE)
 
     def __init__(self, settings: ModelSettings, *, word_delay_s: float = 0.02) -> None:
-        """Take the window's size from the settings; `word_delay_s` passes after each word."""
+        """Read the window size from the settings; pause `word_delay_s` after each word."""
         self.context_length = settings.context_length or DEFAULT_CONTEXT_TOKENS
         self._word_delay_s = word_delay_s
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        """Answer, or call tools if they are offered and allowed. Never fails."""
+        """Answer, or call tools if offered and allowed. Never fails."""
         reply = reply_to(request)
         if isinstance(reply, str):
             for word in re.findall(r"\S+\s*|\s+", reply):
@@ -73,15 +73,15 @@ class OfflineModel:
         return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
 
     async def look_up(self) -> int | None:
-        """Return None: there is no provider."""
+        """Return None: the demo model has no provider."""
         return None
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def _call(request: ModelRequest, name: str, arguments: dict[str, Any]) -> ToolCall:
-    # Ids differ within a view.
+    # Ids are unique within a view.
     seed = f"{request.conversation}:{len(request.messages)}"
     return ToolCall(
         id=f"call_{hashlib.sha256(seed.encode()).hexdigest()[:16]}",
@@ -93,7 +93,7 @@ def _call(request: ModelRequest, name: str, arguments: dict[str, Any]) -> ToolCa
 def reply_to(request: ModelRequest) -> Reply:
     """Return the answer to a request, or the tool to call first.
 
-    The first text of a conversation ends with the notice that this is the demo model.
+    The first answer of a conversation ends with the notice that this is the demo model.
     """
     talk = _read(request)
     reply = _reply(talk, request.messages[-1])
@@ -117,7 +117,7 @@ def _read(request: ModelRequest) -> DemoTalk:
     real = [n for n, it in enumerate(view) if it["role"] == "user" and not it.get("synthetic")]
     end = real[-1] + 1 if real else 0
     start = end
-    # Messages in a row are one question: nothing was answered between them.
+    # Consecutive messages form one question: none of them was answered.
     while start - 1 in real:
         start -= 1
     return DemoTalk(
@@ -153,7 +153,7 @@ def _arithmetic(match: re.Match[str], talk: DemoTalk) -> Reply:
 
 
 def _count(match: re.Match[str], _talk: DemoTalk) -> str:
-    # Python reads no number of more than 4,300 digits, and any of nine is beyond the limit.
+    # Python refuses integers of more than 4,300 digits, and nine digits already exceed the limit.
     numbers = [str(number) for number in range(1, min(int(match[1][:9]), COUNT_LIMIT) + 1)]
     lines = [", ".join(numbers[start : start + 10]) for start in range(0, len(numbers), 10)]
     return ",\n".join(lines) or "There is nothing to count."
@@ -179,7 +179,7 @@ SAMPLE = """\
 ```python
 print("Hello!")
 ```"""
-# The first match answers: narrow rules come before broad ones.
+# The first matching rule answers: narrow rules come before broad ones.
 _TABLE: tuple[tuple[str, Callable[[re.Match[str], DemoTalk], Reply]], ...] = (
     (r"\bmy first (?:message|question|text)\b", _first),
     (r"\btime is it\b|\b(?:current|local|the) (?:time|date)\b", _time),

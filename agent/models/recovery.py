@@ -1,8 +1,8 @@
-"""What happens when a model call fails, outside of the loop.
+"""Recovery from a failed model call, outside the loop.
 
-The one retry policy of Parley; the SDKs' own retries are off. First the same model gets another
-request (`remedy`), else Parley waits or tries another model (`retreat`). docs/models.md, "When a
-call fails", has the table of both.
+This is Parley's only retry policy; the SDKs' retries are disabled. First the same model gets a
+changed request (`remedy`); otherwise Parley waits or tries another model (`retreat`).
+docs/models.md, "When a call fails", has a table of both.
 """
 
 import asyncio
@@ -30,31 +30,31 @@ from agent.models.base import ChatModel, Renewable
 log = structlog.get_logger()
 
 Clock = Callable[[], float]
-"""Seconds that never go back."""
+"""Monotonic clock in seconds."""
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _OF_THINKING = ("thinking", "signature", "reasoning")
-"""Words of a refusal that the repair pass may remedy: it leaves out all thoughts of the model."""
+"""Words of refusals that the repair may resolve: it removes all thoughts of the model."""
 _OF_THE_MODEL = (RateLimited, ModelUnreachable, ModelNotFound, CredentialsRefused)
-"""Failures that any other request would meet as well."""
+"""Failures that any other request to the model would meet as well."""
 TRANSIENT_REST_S = 30.0
-"""How long later turns begin with another model, after a failure that may pass."""
+"""Seconds for which later turns start with another model after a transient failure."""
 UNUSABLE_REST_S = 300.0
-"""The same after one that does not pass by itself: a refused key, an unknown model."""
+"""The same after a failure that does not pass by itself: a refused key, an unknown model."""
 LONGEST_REST_S = 600.0
-"""Longest rest after a provider's retry-after."""
+"""Longest rest in seconds, even if a provider's retry-after is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to keep trying.
+    """How long to retry.
 
     Attributes:
-        retry_for_s: No wait goes beyond this; models that had no turn yet are still called.
-        failures_per_model: Transient failures in a row before the next model has its turn.
-        backoff_s: Upper bounds of the first, second, … wait; a wait is drawn from 0 to its bound
-            (full jitter). The last one repeats.
+        retry_for_s: No wait extends beyond this; models not yet tried are still called.
+        failures_per_model: Consecutive transient failures before the next model is tried.
+        backoff_s: Upper bounds of successive waits; each wait is drawn from 0 to its bound (full
+            jitter). The last bound repeats.
         max_wait_s: Longest wait for a provider's retry-after.
     """
 
@@ -66,7 +66,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetryTiming:
-    """Clock (seconds), sleep and random draw of the policy; tests bring their own."""
+    """Clock (seconds), sleep and random draw of the policy; replaced in tests."""
 
     now: Clock = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -77,22 +77,22 @@ _REAL_TIME = RetryTiming()
 
 
 class Attempt(Protocol[T_co]):
-    """One request under recovery, which can be made and changed."""
+    """One request under recovery, which can be sent and changed."""
 
     async def make(self, model: ChatModel) -> T_co:
-        """Make the request; raises ModelError."""
+        """Send the request; raises ModelError."""
 
     async def shrink(self, model: ChatModel, /, *, suspected: bool = False) -> bool:
-        """Make the request fit into this model's window; False if that cannot help any more.
+        """Make the request fit the model's window; return False if shrinking no longer helps.
 
-        `suspected`: its size is only a guess; compress it, without any other cut.
+        `suspected`: the size is only suspected as the cause; compress, but cut nothing else.
         """
 
     async def repair(self) -> bool:
-        """Leave out fields that a provider may call malformed; False if there are none."""
+        """Remove fields that a provider may call malformed; return False if there are none."""
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Report a wait that begins."""
+        """Report the wait that is about to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class Failing:
     """A model that has not answered since its last failure.
 
     Attributes:
-        for_s: From the first failure to the newest one.
-        began: Time of the first one, on the clock of `Rests`.
+        for_s: Seconds from the first failure to the newest.
+        began: Time of the first failure, on the clock of `Rests`.
     """
 
     failure: ModelError
@@ -111,13 +111,13 @@ class Failing:
 
 
 class Rests:
-    """The state of models in this process: which fail, and which rest for a while.
+    """State of the models in this process: which ones fail, and which rest.
 
     Attributes:
-        newest: The last failure, of any kind, of each model that has not answered since, by label.
-        failing: The models that fail, by label.
+        newest: The last failure of any kind of each model that has not answered since, by label.
+        failing: The failing models, by label.
         answered: Labels of models whose newest call was answered.
-        accepted: Labels of models whose key was accepted last, with or without an answer.
+        accepted: Labels of models whose key was last accepted, with or without an answer.
     """
 
     def __init__(self, now: Clock = time.monotonic) -> None:
@@ -129,7 +129,7 @@ class Rests:
         self.accepted: set[str] = set()
 
     def note_failure(self, label: str, failure: ModelError) -> None:
-        """Note a failure; it counts if it is the model's own."""
+        """Record a failure; count it if the model is to blame."""
         self.newest[label] = failure
         if not isinstance(failure, _OF_THE_MODEL):
             return
@@ -141,14 +141,14 @@ class Rests:
             self.accepted.discard(label)
 
     def note_accepted(self, label: str) -> None:
-        """Note that a model's key is accepted; the model may fail all the same."""
+        """Record that a model's key was accepted; the model may still fail."""
         self.accepted.add(label)
         failing = self.failing.get(label)
         if failing is not None and type(failing.failure) is CredentialsRefused:
             del self.failing[label]
 
     def note_answer(self, model: ChatModel) -> None:
-        """Note that a model answered: it neither fails nor rests."""
+        """Record that a model answered: it neither fails nor rests."""
         self.clear(model)
         self.failing.pop(model.label, None)
         self.newest.pop(model.label, None)
@@ -156,8 +156,8 @@ class Rests:
         self.accepted.add(model.label)
 
     def rest(self, model: ChatModel, seconds: float) -> None:
-        """Begin later turns with another model for so long."""
-        # By identity: two keys of one model have the same name.
+        """Let later turns start with another model for `seconds`."""
+        # By identity: two keys of one model share its name.
         self._until[id(model)] = self._now() + seconds
 
     def clear(self, model: ChatModel) -> None:
@@ -165,22 +165,22 @@ class Rests:
         self._until.pop(id(model), None)
 
     def left_s(self, model: ChatModel) -> float:
-        """Return the rest of a model in seconds, or 0."""
+        """Return the remaining rest of a model in seconds, or 0."""
         return max(0.0, self._until.get(id(model), 0.0) - self._now())
 
     def in_order(
         self, models: Sequence[ChatModel], preferred: ChatModel | None = None
     ) -> list[ChatModel]:
-        """Return the models in the order in which they must be tried; those that rest come last.
+        """Return the models in the order to try them; resting ones come last.
 
-        `preferred` answered last in this turn and has its prompt in the cache.
+        `preferred` answered last in this turn and has the prompt in its cache.
         """
         return sorted(models, key=lambda it: (self.left_s(it) > 0, it is not preferred))
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The policy after failures, and the models that rest after one."""
+    """The retry policy and the models that rest after a failure."""
 
     policy: RetryPolicy
     rests: Rests = field(default_factory=Rests)
@@ -188,7 +188,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class NextModel:
-    """Leave this model, `for_good` within this request; later turns leave it for `rest_s`."""
+    """Leave this model, `for_good` within this request; later turns avoid it for `rest_s`."""
 
     rest_s: float
     for_good: bool = False
@@ -197,13 +197,13 @@ class NextModel:
 Remedy = Literal["compress", "repair", "suspect_size", "renew_key"]
 """Changes after which the same model may answer.
 
-compress: make the request fit into the window; suspect_size: compress it, in case its size was
-refused; repair: leave out the refused fields; renew_key: read the model's key again.
+compress: make the request fit the window; suspect_size: compress it, in case its size was the
+reason; repair: remove the refused fields; renew_key: reread the model's key.
 """
 
 
 def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
-    """Return a remedy for the same model; `untried` are the remedies that help once at most."""
+    """Return a remedy for the same model; `untried` are the remedies that help at most once."""
     found: Remedy | None = None
     match failure:
         case ContextOverflow():
@@ -212,7 +212,7 @@ def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
             found = "repair"
         case BadRequest() if failure.is_unexplained:
             found = "suspect_size"
-        # A new key is of the same account.
+        # A new key belongs to the same account.
         case CredentialsRefused() if not isinstance(failure, CreditUsedUp):
             found = "renew_key"
     return found if found in untried else None
@@ -221,10 +221,10 @@ def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
 def retreat(
     failure: ModelError, policy: RetryPolicy, failures: int, *, others: bool, another_key: bool
 ) -> NextModel | Literal["retry", "give_up"]:
-    """Decide what to do without a remedy.
+    """Decide how to continue when no remedy is left.
 
     Args:
-        failures: Of this model in a row, with this one.
+        failures: Consecutive failures of this model, including this one.
         others: Whether another candidate may still work.
         another_key: Whether one of them is the same model with another key.
     """
@@ -236,11 +236,11 @@ def retreat(
         case RateLimited() if another_key:
             return passing
         case RateLimited() | ModelUnreachable():
-            # Without another model the capped wait is better than giving up.
+            # Without another model, waiting up to the cap beats giving up.
             is_over = failures >= policy.failures_per_model or (asked_s or 0) > policy.max_wait_s
             return passing if others and is_over else "retry"
         case BadRequest() if others:
-            # Another provider may take the form that this one refuses.
+            # Another provider may accept the form that this one refuses.
             return NextModel(0.0, for_good=True)
     return "give_up"
 
@@ -255,17 +255,17 @@ async def complete_with_recovery(
     policy: RetryPolicy,
     timing: RetryTiming = _REAL_TIME,
 ) -> T:
-    """Try the models until one answers; returns the result of that attempt.
+    """Try the models until one answers; return the result of that attempt.
 
-    `models` are in order; each key of one model is a model of its own. Raises the last ModelError
-    if nothing is left to try.
+    `models` are in order; each key of one model counts as a separate model. Raises the last
+    ModelError if nothing is left to try.
     """
     return await _Attempts(attempt, list(models), rests, policy, timing).run()
 
 
 @dataclass(slots=True)
 class _Attempts(Generic[T]):
-    """The attempts at one request. A round tries each model of the line once."""
+    """The attempts at one request. A round tries each model in order once."""
 
     attempt: Attempt[T]
     line: list[ChatModel]
@@ -278,7 +278,7 @@ class _Attempts(Generic[T]):
     untried: set[Remedy] = field(default_factory=lambda: {"repair", "suspect_size"})
 
     async def run(self) -> T:
-        """Make rounds until there is an answer, no usable model or no time."""
+        """Make rounds until a model answers, none is usable or the time is up."""
         self.deadline = self.timing.now() + self.policy.retry_for_s
         failure: ModelError = ModelNotFound("no model is configured")
         while self.line:
@@ -294,7 +294,7 @@ class _Attempts(Generic[T]):
         raise failure
 
     async def _try(self, model: ChatModel) -> T | ModelError:
-        """Call one model until it answers or another one has its turn."""
+        """Call one model until it answers or must yield to another."""
         failures = 0
         if isinstance(model, Renewable):
             self.untried.add("renew_key")
@@ -323,7 +323,7 @@ class _Attempts(Generic[T]):
                 return failure
 
     async def _decide(self, failure: ModelError, model: ChatModel, failures: int) -> Action:
-        """Return the first remedy that changes anything, else a retreat."""
+        """Return the first remedy that changes anything, otherwise a retreat."""
         while found := remedy(failure, self.untried):
             if found == "compress" or await self._helps(found, model):
                 return found
@@ -344,7 +344,7 @@ class _Attempts(Generic[T]):
             return False
 
     async def _carry_out(self, action: Action, model: ChatModel, failure: ModelError) -> bool:
-        """Apply a decision; whether the same model is called again. Raises a hopeless failure."""
+        """Apply a decision; return whether to call the same model again. May raise `failure`."""
         match action:
             case "retry":
                 return await self._pause(failure)
@@ -366,9 +366,9 @@ class _Attempts(Generic[T]):
         raise failure
 
     async def _pause(self, failure: ModelError) -> bool:
-        """Wait before another attempt; return False at once if the wait goes past the deadline."""
+        """Wait before another attempt; return False at once if the wait would pass the deadline."""
         bounds = self.policy.backoff_s
-        # Full jitter: conversations that failed together do not retry together.
+        # Full jitter: conversations that failed together should not retry together.
         backoff_s = self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
         asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
         wait_s = min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)

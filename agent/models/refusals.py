@@ -1,10 +1,10 @@
-"""The meaning of a provider's refusal: one reader and one vocabulary for all clients.
+"""Interpret providers' refusals: one parser and one vocabulary for all clients.
 
-Servers wrap a refusal in an object, a text, a list, a text with JSON in it, or a page of HTML.
+Servers wrap a refusal in an object, a text, a list, a text that contains JSON, or an HTML page.
 `read` parses them all into names (codes, types) and texts. A precise name decides first, then the
 words, then the status.
 
-Source of the words: the servers' messages, quoted by their documentation and issue trackers
+Source of the words: the servers' messages, quoted in their documentation and issue trackers
 (docs/models.md, "When a call fails").
 """
 
@@ -32,10 +32,10 @@ from agent.errors import (
 from agent.models.wire import field_in
 
 STANDARD_WINDOW_TOKENS = 200_000
-"""The window of every account; a larger one may need a tier of its own. Source: Anthropic's error
+"""Window that every account has; a larger one may require another tier. Source: Anthropic's error
 "Extra usage is required for long context requests."""
 IN_STREAM = 500
-"""The status of an error in a stream of status 200, if its code is not an HTTP status."""
+"""Status of an error inside a stream of status 200 if its code is not an HTTP status."""
 _LONGEST_REASON = 300
 _LONGEST_TEXT = 4_000
 _DEEPEST = 8
@@ -51,7 +51,7 @@ _CLEAR_STATUS: dict[int, type[ModelError]] = {
     413: ContextOverflow,
     **dict.fromkeys((429, 529), RateLimited),
 }
-"""These decide whatever the text says."""
+"""Names that decide regardless of the text."""
 
 
 def _by_name(names: Mapping[type[ModelError], str]) -> dict[str, type[ModelError]]:
@@ -79,11 +79,11 @@ _BY_TYPE = _by_name({
     BadRequest: "invalid_request_error",
     ModelUnreachable: "timeout_error api_error",
 })
-"""They decide if the status says nothing, as inside of a stream."""
+"""Names that decide if the status says nothing, as inside a stream."""
 
 
 def _precise(name: str) -> type[ModelError] | None:
-    # The Responses API has ten names for images that cannot be used.
+    # The Responses API has ten names for unusable images.
     return _PRECISE.get(name) or (BadRequest if "image" in name else None)
 
 
@@ -99,21 +99,21 @@ _WRONG_KEY = _words(
     r"api key (?:not valid|expired)",
     r"(?:invalid|incorrect) api key|(?:organization|account) has been disabled",
 )
-# OpenRouter has no code for a key at its own spending limit; Gemini calls a wrong key a wrong
-# argument; OpenAI and Groq call one request above the whole rate limit too large.
+# OpenRouter has no code for a key at its own spending limit; Gemini reports a wrong key as a wrong
+# argument; OpenAI and Groq report a request above the whole rate limit as too large.
 _BY_WORDS: tuple[tuple[frozenset[int], re.Pattern[str], type[ModelError]], ...] = (
     (frozenset({400, 403, 429}), _NO_MONEY, CreditUsedUp),
     (frozenset({400}), _WRONG_KEY, CredentialsRefused),
     (frozenset({429}), _words(r"request too large for"), ContextOverflow),
 )
-"""Statuses, words, and their meaning together."""
+"""Combinations of status and words, with their meaning."""
 _LONG_CONTEXT = _words(
     r"extra usage is required for long context", r"long context beta is not yet available"
 )
 """Source: issues of anthropics/claude-code, e.g. 42616 and 50784 (429, also for small requests)."""
 
 _WINDOW = _words(r"context[ _-]?(?:length|window|size|limit)")
-# A refusal of a too long request names the thing and its excess. These nouns suffice:
+# A refusal of a request that is too long names the thing and its excess. These nouns suffice:
 _CONTEXT = _words(
     _WINDOW.pattern,
     r"n_ctx|max_?(?:model|seq\w*|input|prompt)_?len",
@@ -124,7 +124,7 @@ _CONTEXT = _words(
     r"input token count|(?:prompt|input) tokens? (?:\(\d|count|exceed)|max(?:imum)? message tokens",
     r"上下文|(?:输入|提示词|对话|prompt|(?<!输出)(?<!输出 )tokens?)[\w ]{0,8}(?:超|过长|太长)",
 )
-# These may also be the excess of another thing:
+# These may also refer to something else that is too long:
 _INPUT = _words(
     r"prompt|input(?! (?:validation|should))|context|conversation|\bmessages?\b|history",
     r"your request|requested tokens?|tokens in (?:the )?request|token (?:count|limit)",
@@ -159,7 +159,7 @@ _WINDOWS = tuple(
         r">\ ?N",  # Anthropic: "9 tokens > 8 maximum", "1 + 2 > 2"
         r"\[\d+,\ ?N\]",  # DashScope
         r"with\ N\ maximum\ context",  # Mistral
-        # The limit of a comparison, not the compared size.
+        # The limit in a comparison, not the compared size.
         r"(?:than|exceeds?|exceed(?:ed|ing))\ (?:(?!by\b|\d)[\w'-]+\ ){0,7}(\d[\d,_]*)",
         r"""max(?:imum)?(?:\ (?!output|completion)\w+){0,3}?
             \ (?:length|size|window|context|limit|tokens(?:\ allowed)?)
@@ -168,7 +168,7 @@ _WINDOWS = tuple(
             (?:\ is|\ of|:)?(?:\ only)?\ ?N""",
         r"max_\w*(?:len|tokens)\w*\ N",
         r"N[ -]tokens?\ (?:limit|maximum|context|window)",
-        # MiniMax has its error code in brackets.
+        # MiniMax puts its error code in brackets.
         r"limit(?:\ is|\ of|:|\ to)?\ (\d[\d,_]*)",
         r"""(?:(?:cannot|must\ not|not)\ exceed|(?:less|fewer|lower)\ than(?:\ or\ equal\ to)?
             |<=?|≤|up\ to|at\ most|maximum|supports?(?:\ only)?)(?:\ of|\ is)?\ ?N""",
@@ -179,7 +179,7 @@ _ANY_NUMBER = re.compile(r"(?<![\w.-])\d[\d,_]*(?![\w-]|\.\d)")
 
 _NAMES = frozenset({"code", "type", "status", "error_type", "error_code", "status_code"})
 _ECHOES = frozenset({"input", "url", "body", "request", "prompt", "request_id"})
-"""Fields in which a server repeats the request, or that are for people alone."""
+"""Fields in which a server repeats the request, or that only humans need."""
 _TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
@@ -189,10 +189,11 @@ class Refusal:
 
     Attributes:
         names: Its codes, types and statuses, outermost first.
-        text: All other texts. They may repeat the request: only for matching, and cut in the log.
+        text: All other texts. They may repeat the request: use only for matching, shortened in the
+            log.
         is_page: Whether it was HTML, which is useless in a log.
         is_moderated: Whether OpenRouter's moderation flagged the input.
-        waits: The headers, or the wait that the body asks for.
+        waits: The headers, or the wait requested in the body.
     """
 
     status: int
@@ -217,30 +218,30 @@ class Refusal:
         typed = (_BY_TYPE[name] for name in self.names if name in _BY_TYPE)
         is_clear = next(filter(None, map(_precise, self.names)), None) or _CLEAR_STATUS.get(status)
         if status < IN_STREAM:
-            # With such a status the request is to blame, even if the type blames the server.
+            # This status blames the request, even if the type blames the server.
             typed = (kind for kind in typed if kind is not ModelUnreachable)
         default = BadRequest if 400 <= status < IN_STREAM else ModelUnreachable
         return is_clear or next(typed, default)
 
     def described(self, key: str) -> str:
-        """Describe the refusal in a short line for the log, without an echoed key."""
+        """Describe the refusal in one short log line; hides an echoed key."""
         kind = next((each for each in self.names if not (each.isdecimal() or each == "error")), "")
-        # An event inside a stream comes with status 200.
+        # An event inside a stream has status 200.
         parts = [f"HTTP {self.status}", kind, "" if self.is_page else self.text]
         line = " ".join(": ".join(part for part in parts if part).split())
         return (line.replace(key, "[key]") if key else line)[:_LONGEST_REASON]
 
     def error(self, key: str, window: int = 0, asked: int = 0) -> ModelError:
-        """Return the refusal as an error.
+        """Convert the refusal to an error.
 
         Args:
-            key: Of the account; not shown.
-            window: Of the model in tokens, as known so far; 0 for unknown.
-            asked: Requested longest answer in tokens.
+            key: The account's key, to be hidden.
+            window: The model's window in tokens as known so far; 0 if unknown.
+            asked: Requested output limit in tokens.
         """
         kind, reason = self.meaning(), self.described(key)
         if self.status < 500 and _LONG_CONTEXT.search(self.text):
-            # Also an answer to small requests; then it passes.
+            # Some servers also send this for small requests; then it is transient.
             kind = ContextOverflow if window > STANDARD_WINDOW_TOKENS else RateLimited
         wait_s = retry_after_s(self.waits)
         # A server that names a wait is overloaded, not broken.
@@ -260,7 +261,7 @@ class Refusal:
 
 
 def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
-    """Parse a refusal: `said` is the body, as bytes or parsed, or the error in a stream's event."""
+    """Parse a refusal: `said` is the body, raw or parsed, or the error in a stream event."""
     names, texts = list[str](), list[str]()
     if isinstance(said, bytes):
         said = said.decode(errors="replace")
@@ -289,7 +290,7 @@ def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
 
 
 def read_event(failure: object) -> Refusal:
-    """Parse an error in a stream; OpenRouter and others put a status into its code."""
+    """Parse an error in a stream; OpenRouter and others use the code as a status."""
     found = read(IN_STREAM, {}, failure)
     codes = (int(name) for name in found.names if name.isdecimal() and len(name) == 3)
     status = next((code for code in codes if code >= 400), IN_STREAM)
@@ -297,7 +298,7 @@ def read_event(failure: object) -> Refusal:
 
 
 def _found(said: object, key: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a body with their keys, also from JSON within a text."""
+    """Yield the texts of a body with their keys; parse JSON inside texts as well."""
     if depth > _DEEPEST or key in _ECHOES:
         return
     match said:
@@ -333,7 +334,7 @@ def _found_in_text(text: str, key: str, depth: int) -> Iterator[tuple[str, str]]
 
 
 def _retry_delay(said: object, depth: int) -> str:
-    """Return the seconds that Gemini asks to wait in the body, as in "34s".
+    """Return the wait that Gemini requests in the body, such as "34s".
 
     Source: google.rpc.RetryInfo, https://cloud.google.com/apis/design/errors
     """
@@ -346,9 +347,9 @@ def _retry_delay(said: object, depth: int) -> str:
 
 
 def is_too_long(text: str) -> bool:
-    """Whether a refusal says that the request is too long for the model.
+    """Return whether a refusal says that the request is too long for the model.
 
-    Excluded: rate limits, a too long requested answer, and things with a limit of their own.
+    Excludes rate limits, an output limit that is too large, and things with separate limits.
     """
     if _OF_A_RATE.search(text):
         return False
@@ -361,7 +362,7 @@ def is_too_long(text: str) -> bool:
 
 
 def window_in(text: str) -> int | None:
-    """Return the size of the window in tokens that a refusal names, or None."""
+    """Return the window size in tokens named in a refusal, or None."""
     if _OF_A_RATE.search(text) or _IN_CHARS.search(text):
         return None
     for pattern in _WINDOWS:
@@ -373,7 +374,7 @@ def window_in(text: str) -> int | None:
 def output_in(text: str, asked: int) -> int | None:
     """Return the longest answer in tokens that a refusal allows, or None.
 
-    It is the largest number below `asked`; a small number means something else.
+    It is the largest number below `asked`; small numbers mean something else.
     """
     if not _OUTPUT.search(text):
         return None
@@ -388,7 +389,7 @@ def _number_of(digits: str) -> int:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait that the headers ask for, at least 0, or None.
+    """Return the wait in seconds, at least 0, that the headers request, or None.
 
     Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
     """

@@ -1,9 +1,9 @@
-"""What all wires share: parts of a message and their markers, tool schemas, arguments of calls.
+"""The common part of all wire formats: message parts and markers, tool schemas, call arguments.
 
-While a request is built, a marker without a part is a part of its own, with nothing but the marker.
-Arguments are made canonical once, when a call is finished (agent/models/draft.py), so the store and
-every wire have the same bytes. What servers send is read with distrust: proxies omit fields, null
-them or change their type; unusable fields are left out.
+While a request is built, a marker without a part forms a part of its own that holds only the
+marker. Arguments are made canonical once, when a call is finished (agent/models/draft.py), so the
+store and every wire format have the same bytes. Server data is untrusted: proxies omit fields, set
+them to null or change their type; unusable fields are dropped.
 """
 
 import ast
@@ -24,14 +24,14 @@ Part = dict[str, Any]
 MAX_NAME_CHARS = 64
 FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 MOST_TOKENS = 1_000_000_000
-"""A report of more is ignored: no window comes near, and the database could not store it."""
+"""Larger reports are ignored: no window is near this size, and the database could not store it."""
 
 LONGEST_REPAIR_CHARS = 65_536
-"""Longer arguments are not fixed: both repairs are pure Python, and the event loop waits."""
+"""Longer arguments are not repaired: both repairs are pure Python and block the event loop."""
 _FENCE = "```"
 _LONG_INTEGER = re.compile(r"\d{19}")
 _ESCAPES = re.compile(r"\\(.)", re.DOTALL)
-# Escapes that mean the same in JSON and in Python.
+# Escapes with the same meaning in JSON and in Python.
 _SHARED_ESCAPES = frozenset("\\\"'nrtbfu")
 _STRING_OR_TRAILING_COMMA = re.compile(
     r'("(?:[^"\\]|\\.)*")|(?<![\s,\[{:])(\s*),(?=\s*[}\]])', re.DOTALL
@@ -39,22 +39,22 @@ _STRING_OR_TRAILING_COMMA = re.compile(
 
 
 def wire_name(name: str) -> str:
-    """Return the name of a call in a form that providers accept.
+    """Return a call's name in a form that providers accept.
 
-    Models also call tools that do not exist ("multi_tool_use.parallel", or ""): such a name would
-    have every later request of the conversation refused.
+    Models also call tools that do not exist ("multi_tool_use.parallel", or ""). Unchanged, such a
+    name would cause every later request of the conversation to be refused.
 
     Source: https://github.com/microsoft/semantic-kernel/issues/4447
     """
-    # OpenAI and Anthropic accept only names of ^[a-zA-Z0-9_-]{1,64}$.
+    # OpenAI and Anthropic accept only names that match ^[a-zA-Z0-9_-]{1,64}$.
     return FOREIGN.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
 def content_parts(message: ChatMessage) -> list[Part]:
     """Return the content as a list of parts; a text is one part.
 
-    The note that ends the system prompt of a compacted view is a part of its own: the text before
-    it keeps its bytes, and its place in the provider's cache.
+    The note at the end of a compacted view's system prompt is a separate part: the text before it
+    keeps its bytes and its place in the provider's cache.
     """
     content = message.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
@@ -65,16 +65,16 @@ def content_parts(message: ChatMessage) -> list[Part]:
 
 def _without_note(part: Part) -> list[Part]:
     text = str(part.get("text", ""))
-    # An empty block is refused: a text of the note alone stays whole.
+    # Providers refuse an empty block: a text that is only the note stays whole.
     if text == NOTE or not text.endswith(NOTE):
         return [part]
     return [{"type": "text", "text": text.removesuffix(NOTE)}, {**part, "text": NOTE.lstrip()}]
 
 
 def wired_parts(message: ChatMessage, wired: Callable[[Part], Part]) -> list[Part]:
-    """Return the parts of the content in an API's form, each with its marker.
+    """Return the content's parts in an API's form, each with its marker.
 
-    `wired` converts one part, to an empty one if it cannot be sent.
+    `wired` converts one part, or returns an empty one if it cannot be sent.
     """
     marked = (
         wired(part) | ({KEY: part[KEY]} if KEY in part else {}) for part in content_parts(message)
@@ -85,7 +85,7 @@ def wired_parts(message: ChatMessage, wired: Callable[[Part], Part]) -> list[Par
 def laid_out(
     messages: Iterable[ChatMessage], parts_of: Callable[[ChatMessage], Iterable[Part]]
 ) -> list[list[Part]]:
-    """Return the parts of each message; a marker left over moves to the newest part before it."""
+    """Return each message's parts; an unplaced marker moves to the nearest part before it."""
     found: list[list[Part]] = []
     newest: list[Part] = []
     for message in messages:
@@ -100,7 +100,7 @@ def laid_out(
 def spoken(parts: Iterable[Part]) -> list[Part]:
     """Drop blank texts, which providers refuse; a marker on one becomes a part of its own.
 
-    The last step of every request, after all that splits a text.
+    This is the last step of every request, after every step that splits a text.
     """
     found: list[Part] = []
     for part in parts:
@@ -112,14 +112,14 @@ def spoken(parts: Iterable[Part]) -> list[Part]:
 
 
 def spoken_text(text: str) -> str:
-    """Return a text, "" if it is blank."""
+    """Return the text, or "" if it is blank."""
     return "" if text.isspace() else text
 
 
 def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
-    """Return the parts with their markers on those that can carry one, and a marker left over.
+    """Move markers to parts that can carry them; return the parts and an unplaced marker.
 
-    A part that is only a marker hands it to the part before it, else to the next one.
+    A part that is only a marker passes it to the part before it, else to the next one.
     """
     placed: list[Part] = []
     homeless: dict[str, str] | None = None
@@ -137,29 +137,29 @@ def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
 
 
 def _carries(part: Part) -> bool:
-    # The API refuses a breakpoint on a block of thinking.
+    # The API refuses a breakpoint on a thinking block.
     return part["type"] not in {"thinking", "redacted_thinking"}
 
 
 def canonical_schema(tool: ToolSchema) -> dict[str, Any]:
-    """Return the parameters of a tool with sorted keys."""
-    # Tools are at the beginning of the prefix: another order of keys would lose all of the cache.
+    """Return a tool's parameters with sorted keys."""
+    # Tools are at the start of the prefix: reordered keys would lose the whole cache.
     dumped = orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS)
     schema: dict[str, Any] = orjson.loads(dumped)
     return schema
 
 
 def object_of(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call; text that is not an object stays readable for the model."""
+    """Parse a call's arguments; keep text that is not an object readable for the model."""
     arguments = call["function"]["arguments"]
     found = parse_object(arguments)
     return {"_invalid": arguments} if found is None else found
 
 
 def canonical_arguments(text: str) -> str:
-    """Return arguments with sorted keys and no spaces; other text unchanged.
+    """Return arguments with sorted keys and no spaces; keep any other text unchanged.
 
-    An integer of more than 64 bits, which reading would change, also leaves the text unchanged.
+    Text with an integer of more than 64 bits stays unchanged too, since parsing would alter it.
     """
     values = read_arguments(text)
     if values is None:
@@ -174,11 +174,11 @@ def canonical_arguments(text: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return the object that a text means, or None; an empty text is an empty object.
+    """Parse a text as a JSON object, or return None; an empty text is an empty object.
 
-    Reads a code fence around it, JSON in a JSON text, trailing commas, raw control characters in
-    strings, and Python's literals. A cut text is never completed. An object nested too deep to be
-    written again is None.
+    Accepts a surrounding code fence, JSON inside a JSON string, trailing commas, raw control
+    characters in strings, and Python literals. A truncated text is never completed. An object
+    nested too deeply to be serialized again yields None.
     """
     plain = _unquoted(text).strip()
     if len(plain) > 2 * len(_FENCE) and plain.startswith(_FENCE) and plain.endswith(_FENCE):
@@ -197,7 +197,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 
 
 def parse_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in the text, its keys in the order written, or None."""
+    """Parse a JSON object, with keys in the order written; return None for anything else."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -206,7 +206,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 
 def _unquoted(text: str) -> str:
-    """Return the text in a JSON text, which some servers send as arguments; else itself."""
+    """Unwrap text from a JSON string, which some servers send as arguments."""
     if not text.lstrip().startswith('"'):
         return text
     try:
@@ -226,13 +226,13 @@ def _python_literal(text: str) -> dict[str, Any] | None:
 
 
 def _exact(value: Any) -> dict[str, Any] | None:
-    """Return an object that JSON represents exactly: no NaN, tuple or number key; else None."""
+    """Return an object that JSON represents exactly (no NaN, tuple or numeric key), or None."""
     written = _written(value) if isinstance(value, dict) else b""
     return value if written and orjson.loads(written) == value else None
 
 
 def _written(value: dict[str, Any]) -> bytes:
-    """Return the value as JSON; b"" for a value without a form in JSON, or nested too deep."""
+    """Serialize a value to JSON; b"" if it has no JSON form or is nested too deeply."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -240,7 +240,7 @@ def _written(value: dict[str, Any]) -> bytes:
 
 
 def text_in(value: object) -> str:
-    """Return a text, or the text parts of a list as one; else ""."""
+    """Return a text, or a list's text parts joined, else ""."""
     if isinstance(value, list):
         parts = (part for part in value if isinstance(part, dict) and part.get("type") == "text")
         return "".join(text_in(part.get("text")) for part in parts)
@@ -248,19 +248,19 @@ def text_in(value: object) -> str:
 
 
 def arguments_in(value: object) -> str:
-    """Return arguments of a call, or a piece of them, as JSON text; some servers send an object."""
+    """Return call arguments, or a piece of them, as JSON text; some servers send an object."""
     if isinstance(value, dict):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     return text_in(value)
 
 
 def field_in(report: object, name: str) -> Any:
-    """Return a field of an object that may be anything, or None."""
+    """Return a field of an object of any type, or None."""
     return report.get(name) if isinstance(report, dict) else None
 
 
 def tokens_in(report: object, name: str, default: int = 0) -> int:
-    """Return a number of tokens from a report, or `default`."""
+    """Return a token count from a report, or `default`."""
     value = field_in(report, name)
     if not isinstance(value, int) or isinstance(value, bool):
         return default
@@ -268,7 +268,7 @@ def tokens_in(report: object, name: str, default: int = 0) -> int:
 
 
 def usd_in(value: object) -> float | None:
-    """Return an amount of money; None if it is below 0, infinite or not a number."""
+    """Return an amount in US dollars, or None if it is negative, infinite or not a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 <= value <= sys.float_info.max else None

@@ -1,1 +1,1 @@
-"""What calls of models cost, and what a provider's prompt cache bills for them."""
+"""The cost of model calls, and the billing of providers' prompt caches."""

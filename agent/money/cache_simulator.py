@@ -1,30 +1,30 @@
-"""The billing simulator: what a provider's prompt cache reads, writes and bills.
+"""The billing simulator: the tokens that a provider's prompt cache reads, writes and bills.
 
-Tests, `parley replay` and `/usage` ask it. The rules (from Anthropic's documentation, each
-checked against the billed sessions by `python -m tests.bench billing`):
+Tests, `parley replay` and `/usage` use it. The rules (from Anthropic's documentation, each checked
+against the billed sessions by `python -m tests.bench billing`):
 
-1. The prefix goes tools, system, messages, whatever their order in the body. A block's key is the
-   hash of its bytes without markers; a text that is a string equals one text block. Values keep the
-   order of their keys: the input of a tool call in another order is another prefix. Other settings
-   are part of the key of the first block behind them: the model's name, before everything; speed
-   and citations, before the system prompt; tool choice, thinking, effort, and whether there are
-   images, before the messages.
-2. Entries are written only at breakpoints. There are at most 4, a longer life stands before a
-   shorter one, and thinking carries none: the API refuses a request that breaks this.
-3. A breakpoint reads the longest entry that ends there or at one of the positions before it, 20 in
-   all. Consecutive tool_use blocks are one position, consecutive tool_result blocks too.
-4. Below a minimum for each model nothing is read or written, and no error says so.
+1. The prefix consists of tools, system and messages, whatever their order in the body. A block's
+   key is the hash of its bytes without markers; a plain string equals one text block. Values keep
+   their key order: the input of a tool call in another order is another prefix. Other settings are
+   part of the key of the first block after them: the model's name, before everything; speed and
+   citations, before the system prompt; tool choice, thinking, effort, and whether the messages
+   contain images, before the messages.
+2. Entries are written only at breakpoints. A request has at most 4, longer-lived ones come before
+   shorter-lived ones, and thinking blocks carry none: the API refuses any other request.
+3. A breakpoint reads the longest entry that ends at it or at an earlier position, 20 positions in
+   all. Consecutive tool_use blocks count as one position, and so do consecutive tool_result blocks.
+4. Below a minimum per model nothing is read or written, without any error.
 5. An entry lives 5 minutes or an hour from the start of the request that wrote or read it; a read
-   refreshes the entries it passes. It does not turn 5 minutes into an hour, nor bring back an entry
-   that has died.
-6. An entry can be read once the response of its writer has begun. Requests are simulated one after
-   another: one that is cut off later is billed like any other, one cut off before that is left out.
-7. Billed: A = tokens at the highest hit, B = at the highest breakpoint for an hour behind it (else
-   A), C = at the last breakpoint (else B): read A, write B - A for an hour and C - B for 5 minutes,
-   the rest at the base price.
+   refreshes the entries it passes. It does not turn 5 minutes into an hour, nor revive an expired
+   entry.
+6. An entry becomes readable once the response of its writer has begun. Requests are simulated
+   sequentially: one cut off after that is billed like any other, one cut off before it is ignored.
+7. Billed: A = tokens at the highest hit, B = at the highest 1-hour breakpoint after it (else A), C
+   = at the last breakpoint (else B): read A, write B - A for an hour and C - B for 5 minutes, the
+   rest at the base price.
 
-docs/caching.md has them for readers. OpenAI's caches need no breakpoints: see `ImplicitCache`. Not
-simulated: eviction by the provider.
+docs/caching.md explains them to readers. OpenAI's caches need no breakpoints: see `ImplicitCache`.
+Eviction by the provider is not simulated.
 """
 
 import math
@@ -54,7 +54,7 @@ from agent.tokens import CALL_TOKENS, IMAGE_TOKENS, Count
 BREAKPOINTS = 4
 LOOKBACK = 20
 RELATIVE = Prices(1, WRITE_5M_RATIO, WRITE_1H_RATIO, READ_RATIO, 0)
-"""Prices relative to the input's, if only the share matters."""
+"""Prices relative to the input price, if only ratios matter."""
 
 _RUNS = frozenset({"tool_use", "tool_result"})
 MARKER = "cache_control"
@@ -72,9 +72,9 @@ class Block(NamedTuple):
     """One block of a request.
 
     Attributes:
-        key: Hash of role and bytes, markers left out.
+        key: Hash of role and bytes, without markers.
         kind: "tool", "text", "tool_use", "tool_result", "thinking", … as on the wire.
-        ttl: "5m" or "1h" if a breakpoint follows it, else None.
+        ttl: "5m" or "1h" if a breakpoint follows, else None.
     """
 
     key: bytes
@@ -89,13 +89,13 @@ class BillingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CacheRules:
-    """What differs from model to model.
+    """Cache rules that differ between models.
 
     Attributes:
-        marked: Whether breakpoints say what is written; False: everything is.
+        marked: Whether breakpoints decide what is written; if False, everything is.
         bills_writes: Whether writing costs more than the base price.
-        step_tokens: A read is a multiple of this.
-        lifetime_s: Counted from the last use, if no breakpoint says how long.
+        step_tokens: Reads are multiples of this.
+        lifetime_s: Seconds since the last use, for caches without breakpoints.
     """
 
     min_tokens: int = 1024
@@ -106,9 +106,9 @@ class CacheRules:
 
     @classmethod
     def of(cls, facts: ModelFacts) -> "CacheRules":
-        """Return the rules of a model; all but Claude count as OpenAI's.
+        """Return the rules of a model; every model but Claude follows OpenAI's.
 
-        OpenAI promises 30 minutes since GPT-5.6, and 5 to 10 before: the shorter time is taken.
+        OpenAI promises 30 minutes since GPT-5.6, and 5 to 10 before; the shorter time is used.
         """
         if is_claude(facts.name):
             return cls(facts.min_cache_tokens)
@@ -135,24 +135,24 @@ class PromptCache:
         self._entries: dict[int, _Entry] = {}
 
     def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
-        """Return the bill of a request that starts at `at_s` (output: 0); keep what it writes."""
+        """Return the bill of a request that starts at `at_s`, without output; store its entries."""
         marks = _breakpoints(blocks)
         path = self._prefixes.path(blocks)
         sums = list(accumulate(block.tokens for block in blocks))
         hit = self._hit(blocks, path, marks, at_s)
-        # Rule 5: a read keeps alive all that it passes, not the longest entry alone.
+        # Rule 5: a read refreshes every entry it passes, not only the longest.
         for prefix in path[: hit + 1]:
             entry = self._entries.get(prefix)
             if entry is not None and entry.alive(at_s):
                 entry.used_s = max(entry.used_s, at_s)
-        # Rule 4: no error says so, the marker is just ignored.
+        # Rule 4: the marker is silently ignored.
         marks = [mark for mark in marks if sums[mark] >= self._rules.min_tokens]
         for mark in marks:
             fresh = _Entry(at_s, LIFETIMES_S[blocks[mark].ttl or "5m"])
             self._write(path[mark], fresh, path[hit] if mark < hit else None)
         hours = [mark for mark in marks if blocks[mark].ttl == "1h"]
         read = sums[hit] if hit >= 0 else 0
-        # Behind the last breakpoint for an hour writing is cheaper (rule 2).
+        # After the last 1-hour breakpoint writing is cheaper (rule 2).
         hour = max(read, sums[hours[-1]] if hours else 0)
         last = max(hour, sums[marks[-1]] if marks else 0)
         return Usage(
@@ -163,7 +163,7 @@ class PromptCache:
         )
 
     def _hit(self, blocks: Sequence[Block], path: list[int], marks: list[int], at_s: float) -> int:
-        """Find the block that ends the longest readable entry; -1 for none."""
+        """Return the index of the block that ends the longest readable entry, or -1."""
         for mark in reversed(marks):
             for place in _look_back(blocks, mark):
                 entry = self._entries.get(path[place])
@@ -172,21 +172,21 @@ class PromptCache:
         return -1
 
     def _write(self, prefix: int, fresh: _Entry, read: int | None) -> None:
-        """Keep an entry; inside the `read` one it costs nothing and lives no longer than that."""
+        """Store an entry; within the `read` one it costs nothing and lives no longer."""
         old = self._entries.get(prefix)
         if old is not None and old.alive(fresh.used_s):
             return
         if read is not None:
-            # Rule 5: no marker makes an hour of what was read for 5 minutes.
+            # Rule 5: no marker extends a 5-minute entry to an hour.
             fresh.lifetime_s = min(fresh.lifetime_s, self._entries[read].lifetime_s)
         self._entries[prefix] = fresh
 
 
 class ImplicitCache:
-    """OpenAI's cache: every prefix is kept, without breakpoints.
+    """OpenAI's cache: every prefix is stored, without breakpoints.
 
     Reads are multiples of `step_tokens` from the minimum on. Writing is free before GPT-5.6; since
-    then it counts as a write for 5 minutes, which has the same price ratio.
+    then it is billed like a 5-minute write, which has the same price ratio.
     """
 
     def __init__(self, rules: CacheRules) -> None:
@@ -195,7 +195,7 @@ class ImplicitCache:
         self._used_s: dict[int, float] = {}
 
     def bill(self, blocks: Sequence[Block], at_s: float) -> Usage:
-        """Return the bill of a request that starts at `at_s` (output: 0), and keep the request."""
+        """Return the bill of a request that starts at `at_s`, without output; store the request."""
         path = self._prefixes.path(blocks)
         sums = list(accumulate(block.tokens for block in blocks))
         total = sums[-1] if sums else 0
@@ -213,16 +213,16 @@ Cache = PromptCache | ImplicitCache
 
 
 def cache_for(facts: ModelFacts) -> Cache:
-    """Return an empty cache with the rules of a model."""
+    """Return an empty cache with a model's rules."""
     rules = CacheRules.of(facts)
     return PromptCache(rules) if rules.marked else ImplicitCache(rules)
 
 
 class Minimum:
-    """The least that the same requests could have cost, whatever the gaps between them.
+    """The lowest possible bill of the same requests, regardless of the gaps between them.
 
-    Each token of a prefix of an earlier request is read, every other one is written once, for 5
-    minutes. Breakpoints do better only by leaving tokens unmarked that no later request sends.
+    Each token of an earlier request's prefix is read, every other one is written once, for 5
+    minutes. Breakpoints could only do better by not marking tokens that no later request sends.
     """
 
     def __init__(self, rules: CacheRules) -> None:
@@ -230,11 +230,11 @@ class Minimum:
         self._prefixes = _Prefixes()
 
     def bill(self, blocks: Sequence[Block]) -> Usage:
-        """Return the least for the next request."""
+        """Return the lowest bill for the next request."""
         known = self._prefixes.count
         path = self._prefixes.path(blocks)
         total = sum(block.tokens for block in blocks)
-        # Numbers grow: a smaller one was there before this request.
+        # Numbers increase: a smaller one existed before this request.
         pairs = zip(blocks, path, strict=True)
         shared = sum(block.tokens for block, prefix in pairs if prefix < known)
         read = shared if shared >= self._rules.min_tokens else 0
@@ -245,39 +245,39 @@ class Minimum:
 
 @dataclass(frozen=True, slots=True)
 class Tally(Summed):
-    """The bill of some requests, and the least that it could have been."""
+    """The bill of several requests, and their lowest possible bill."""
 
     billed: Usage = field(default_factory=Usage)
     least: Usage = field(default_factory=Usage)
 
     def ratio(self, prices: Prices = RELATIVE) -> float:
-        """Return billed / minimum, answers left out; 1 for no requests."""
+        """Return billed / minimum without answers; 1 if there were no requests."""
         least = _prompt_cost(self.least, prices)
         return _prompt_cost(self.billed, prices) / least if least else 1.0
 
     @property
     def hit_ratio(self) -> float:
-        """The share of all prompt tokens that was read from the cache; 1 for no requests."""
+        """Return the share of prompt tokens read from the cache; 1 if there were no requests."""
         prompt = self.billed.prompt_tokens
         return self.billed.cache_read_tokens / prompt if prompt else 1.0
 
 
 class _Prefixes:
-    """Growing numbers for prefixes: equal beginnings of requests have equal numbers."""
+    """Increasing numbers for prefixes: equal beginnings of requests have equal numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, bytes], int] = {}
 
     @property
     def count(self) -> int:
-        """How many there are; the next one gets this number."""
+        """Number of known prefixes, which is the next one's number."""
         return len(self._numbers)
 
     def path(self, blocks: Iterable[Block]) -> list[int]:
         """Number the prefixes that end with each block."""
         numbers, path, prefix = self._numbers, [], -1
         for block in blocks:
-            # The prefix before and one block: comparing whole beginnings would be quadratic.
+            # Key: the previous prefix and one block; comparing whole beginnings would be quadratic.
             prefix = numbers.setdefault((prefix, block.key), len(numbers))
             path.append(prefix)
         return path
@@ -295,19 +295,19 @@ def _breakpoints(blocks: Sequence[Block]) -> list[int]:
         if ttl not in LIFETIMES_S:
             raise BillingError(f"unknown ttl {ttl!r}")
         lives.append(LIFETIMES_S[ttl])
-    # Rule 2: the API refuses a longer life after a shorter one.
+    # Rule 2: the API refuses a longer lifetime after a shorter one.
     if lives != sorted(lives, reverse=True):
         raise BillingError("a breakpoint for an hour stands behind one for 5 minutes")
     return marks
 
 
 def _look_back(blocks: Sequence[Block], mark: int) -> Iterable[int]:
-    """Yield the blocks at which a breakpoint checks for a cached prefix, its own first."""
+    """Yield the blocks where a breakpoint checks for a cached prefix, starting with its own."""
     positions = 0
     behind = ""
     for place in range(mark, -1, -1):
         kind = blocks[place].kind
-        # Rule 3: a run of calls, or of results, is one position.
+        # Rule 3: a run of calls or of results counts as one position.
         if kind != behind or kind not in _RUNS:
             positions += 1
             if positions > LOOKBACK:
@@ -321,7 +321,7 @@ def _prompt_cost(usage: Usage, prices: Prices) -> float:
 
 
 def blocks_of(body: Mapping[str, Any], count: Count) -> list[Block]:
-    """Return the blocks of a body of either wire module in the order of the prefix."""
+    """Return the blocks of a body from either wire module in prefix order."""
     tools = [{**tool, "type": "tool", "kind": tool.get("type")} for tool in body.get("tools") or ()]
     shown = list(_shown(body))
     parts = [part for _, block in shown for part in (block, *_listed(block.get("content")))]
@@ -345,7 +345,7 @@ def blocks_of(body: Mapping[str, Any], count: Count) -> list[Block]:
 
 
 def _shown(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the blocks of messages with their roles, without thoughts that are forgotten."""
+    """Yield the blocks of messages with their roles, without forgotten thoughts."""
     messages = body["messages"]
     thoughtless = _last_asking(messages) if strips_thoughts(str(body.get("model"))) else 0
     for place, message in enumerate(messages):
@@ -382,11 +382,13 @@ def _tokens(part: Mapping[str, Any], count: Count) -> int:
 
 
 def strips_thoughts(model: str) -> bool:
-    """Whether a model forgets its earlier thinking, and so its cache, at a new user message.
+    """Return whether a new user message discards the model's earlier thinking, and its cache.
 
     Source: Anthropic's documentation ("earlier Opus/Sonnet and all Haiku models"). It does not name
-    the first model that keeps them: Opus 4.5 does, as the billed sessions of the pi client show;
-    Sonnet 4.6 is a guess. A name without a known version counts as one that keeps them.
+        the
+    first model that keeps thinking: Opus 4.5 does, as the billed sessions of the pi client show;
+    Sonnet
+    4.6 is a guess. A name without a known version counts as keeping it.
     """
     plain = model.lower().replace(".", "-")
     if "haiku" in plain or _OLD_STYLE.search(plain):
@@ -398,7 +400,7 @@ def strips_thoughts(model: str) -> bool:
 
 
 def _salted(settings: Iterable[list[Any]], sections: Iterable[list[Block]]) -> list[Block]:
-    """Join the sections, with the settings before each in the key of the next block."""
+    """Join the sections; the settings before each become part of the next block's key."""
     blocks: list[Block] = []
     salt = b""
     for values, section in zip(settings, sections, strict=True):
@@ -412,7 +414,7 @@ def _salted(settings: Iterable[list[Any]], sections: Iterable[list[Block]]) -> l
 
 
 def _last_asking(messages: list[dict[str, Any]]) -> int:
-    """Find the newest user message with more than tool results, or 0."""
+    """Find the newest user message with more than tool results; 0 if there is none."""
     for place in range(len(messages) - 1, 0, -1):
         kinds = (block.get("type") for block in _wire_blocks(messages[place]))
         if messages[place]["role"] == "user" and any(kind != "tool_result" for kind in kinds):
@@ -421,7 +423,7 @@ def _last_asking(messages: list[dict[str, Any]]) -> int:
 
 
 def _wire_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the blocks of a message in either layout: OpenAI's has its calls in another field."""
+    """Return the blocks of a message in either layout; OpenAI's has calls in another field."""
     if message["role"] == "tool":
         answer = {"type": "tool_result", "tool_use_id": message.get("tool_call_id")}
         return [{**answer, "content": message.get("content")}]

@@ -1,6 +1,6 @@
 """The cost of a call: tokens times the model's prices (agent/models/catalog.py).
 
-An unknown price never counts as 0: neither in a sum nor on a screen.
+An unknown price never counts as 0, neither in a sum nor in what users see.
 """
 
 import math
@@ -17,7 +17,7 @@ _PER = 1_000_000
 
 
 def cost_usd(usage: Usage, prices: Prices | None) -> float | None:
-    """Return the cost of a call in US dollars, or None if the prices are not known."""
+    """Return the cost of a call in US dollars, or None if the prices are unknown."""
     if prices is None:
         return None
     return (
@@ -30,18 +30,18 @@ def cost_usd(usage: Usage, prices: Prices | None) -> float | None:
 
 
 def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -> Usage:
-    """Return the least usage that a request will be billed, without the answer.
+    """Return the lowest usage that a request will be billed, without the answer.
 
-    Warm tokens are read, the others written if the model takes breakpoints. A prompt below the
-    model's minimum is all input: nothing of it is cached.
+    Warm tokens are read, the others are written if the model uses breakpoints. A prompt below the
+    model's minimum is plain input: none of it is cached.
 
     Args:
-        warm_tokens: Tokens from the beginning of the prompt that the provider's cache still has.
-        ttl: "5m" or "1h", of its breakpoints.
+        warm_tokens: Tokens at the start of the prompt that the provider's cache still has.
+        ttl: Lifetime of its breakpoints, "5m" or "1h".
     """
     if prompt_tokens < model.facts.min_cache_tokens:
         return Usage(input_tokens=prompt_tokens)
-    # A compaction may have made the prompt shorter than what is warm.
+    # A compaction may have made the prompt shorter than its warm part.
     read = min(warm_tokens, prompt_tokens)
     new = prompt_tokens - read
     if model.cache_layout is None:
@@ -54,7 +54,7 @@ def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -
 def format_usd(cost: float | None, *, estimated: bool = False) -> str:
     """Format an amount: "$1.20", "$0.0123", "~$0.0123", "unknown price"; "$0" is exactly 0.
 
-    Below a dollar it has four decimals, or as many as two significant digits need.
+    Amounts below a dollar have four decimals, or as many as two significant digits require.
     """
     if cost is None:
         return UNKNOWN
@@ -78,7 +78,7 @@ def sum_text(usd: float, unknown_calls: int, *, estimated: bool) -> str:
 
 
 def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
-    """Return the booking of an answered call; without a report, by Parley's counts."""
+    """Return the booking of an answered call; an unreported usage is estimated."""
     reported = completion.usage
     usage = reported or estimate_usage(request, completion.message, model.name)
     told_usd = completion.cost_usd
@@ -95,7 +95,7 @@ def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> 
 def failed_call(model: ChatModel, failure: ModelError, expected: Usage | None) -> ModelCall | None:
     """Return the booking of a failed call, or None if the model had not begun to answer.
 
-    Without a report, by the `expected` usage of the prompt.
+    An unreported usage is taken from the prompt's `expected` usage.
     """
     if failure.usage is not None:
         return lost_call(model, failure.usage)
@@ -105,7 +105,7 @@ def failed_call(model: ChatModel, failure: ModelError, expected: Usage | None) -
 
 
 def lost_call(model: ChatModel, usage: Usage) -> ModelCall:
-    """Return the booking of a call that ended without an answer and is billed."""
+    """Return the booking of a call that is billed but ended without an answer."""
     return ModelCall(
         provider=model.provider,
         model=model.name,

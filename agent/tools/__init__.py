@@ -1,1 +1,1 @@
-"""Tools the model may call: registry, execution, truncation, and the built-in ones."""
+"""Tools that the model may call: registry, execution, truncation, and the built-in tools."""

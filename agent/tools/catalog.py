@@ -1,7 +1,7 @@
-"""The built-in tools by name; the gateway takes those in `tools.enabled`.
+"""The built-in tools by name; the gateway offers those in `tools.enabled`.
 
-Each file of agent/tools/builtin and agent/tools/sandbox has its tools: a `@tool`, or an entry of
-`MAKERS` for one with settings of its own.
+Each file in agent/tools/builtin and agent/tools/sandbox defines its tools: with `@tool`, or as an
+entry of `MAKERS` for a tool with settings of its own.
 """
 
 import pkgutil
@@ -26,19 +26,20 @@ def _offered() -> Iterator[tuple[str, Tool | Maker]]:
 
 _TOOLS = dict(_offered())
 BUILTIN = tuple(sorted(_TOOLS))
-"""Names that no other tool may have, enabled or not."""
+"""Names reserved for built-in tools, enabled or not."""
 
 
 def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRegistry:
-    """Return the registry of the enabled tools, in the order of `settings.enabled`, then others.
+    """Return the registry of enabled tools, in the order of `settings.enabled`, then `others`.
 
     Args:
-        settings: `tools`. If no wall works, the file tools and `terminal` are left out.
-        others: Tools of MCP servers and plugins. Their names in `settings.enabled` have no effect:
-            a server and its tools may be missing.
+        settings: The section `tools`. If confinement is unavailable, the file tools and `terminal`
+            are left out.
+        others: Tools of MCP servers and plugins. Their names in `settings.enabled` have no effect,
+            since a server and its tools may be missing.
 
     Raises:
-        ValueError: A name is unknown or occurs twice, or a tool cannot work with its settings.
+        ValueError: A name is unknown or duplicated, or a tool cannot work with its settings.
     """
     others = tuple(others)
     foreign = {tool.name for tool in others}

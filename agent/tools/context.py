@@ -31,11 +31,11 @@ from agent.tools.links import Trail
 Service = TypeVar("Service")
 
 Redirects = Callable[[str], str]
-"""Returns the policy's rule that forbids a redirect to this address of another host, or ""."""
+"""Returns the policy rule that forbids a redirect to this address on another host, or ""."""
 
 
 class NoPast(Past):
-    """A past without messages; a quoted person counts as a stranger."""
+    """A history without messages; a quoted author counts as a stranger."""
 
     @override
     async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
@@ -48,14 +48,15 @@ class NoPast(Past):
 
 @dataclass(slots=True)
 class Provenance:
-    """The origins of the content that a turn has read; they grow while tools run.
+    """The origins of the content that a turn has read; the set grows while tools run.
 
     Attributes:
-        origins: Of everything in the conversation since its last start, but its people's words.
+        origins: All origins in the conversation since it was last restarted, except its own
+            speakers.
         seen: The origins that the model had read when it wrote the newest calls.
-        trail: The addresses that the turn knows and visited.
-        may_follow: Ids of the newest calls that may follow a link of a page.
-        recalled: Whether the model wrote the newest calls after reading recalled content.
+        trail: The addresses that the turn knows or has visited.
+        may_follow: Ids of the newest calls that may follow a link found on a page.
+        recalled: Whether the model had read recalled content when it wrote the newest calls.
         past: The taints of earlier messages.
     """
 
@@ -67,12 +68,12 @@ class Provenance:
     past: Past = field(default_factory=NoPast, repr=False)
 
     def look(self) -> None:
-        """Note that the model has read all origins so far."""
+        """Record that the model has read all origins so far."""
         self.seen = frozenset(self.origins)
         self.recalled = self.trail.recalled
 
     def note(self, kind: OriginKind, which: str) -> None:
-        """Note an origin, before the model reads it."""
+        """Record an origin before the model reads its content."""
         self.origins.add(Origin(kind, which))
 
     def marks_of(self, call_id: str) -> frozenset[StepMark]:
@@ -82,18 +83,18 @@ class Provenance:
         return frozenset(mark for mark, is_so in marks.items() if is_so)
 
     async def note_earlier(self, *, of_scope: bool = False) -> None:
-        """Note all origins of this conversation, or of all conversations of the scope.
+        """Record all origins of this conversation, or of every conversation in the scope.
 
-        Files of the workspace, stored outputs and the engine's originals outlast a new start, and
-        memories outlast the conversation.
+        Workspace files, stored outputs and the engine's original messages survive a restart of the
+        conversation; memories survive the conversation itself.
         """
         self.trail.recalled = True
         self.origins |= set(await self.past.taints(of_scope=of_scope))
 
     async def note_all(self, messages: Iterable[PastMessage]) -> None:
-        """Note messages that are read again, with the taints of their lineage.
+        """Record messages that are read again, with the taints of their lineage.
 
-        Their speakers are not speakers of this turn: their words taint like a page.
+        Their authors do not speak in this turn, so their words taint it like a web page.
         """
         self.trail.recalled = True
         if read := {origin for message in messages for origin in message.origins}:
@@ -102,14 +103,14 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class TurnRights:
-    """Rights of the people behind a turn's messages.
+    """Rights of the people who wrote a turn's messages.
 
     Attributes:
-        scope: Of the memories that the turn may use: "platform:sender id" in a direct chat, else
-            "conversation:id".
-        roles: Of all of them (agent/tools/policy.py).
+        scope: Scope of the memories that the turn may use: "platform:sender id" in a direct chat,
+            else "conversation:id".
+        roles: Roles of all those people (agent/tools/policy.py).
         group: "platform:chat"; empty in a direct chat.
-        redirects: Of the running call; by default all redirects are forbidden.
+        redirects: Check of the running call's redirects; forbids all by default.
     """
 
     scope: str = ""
@@ -120,7 +121,7 @@ class TurnRights:
 
     @property
     def may_act(self) -> bool:
-        """Whether tools may have side effects: not for senders who may only talk."""
+        """Whether tools may have side effects; false for senders who may only talk."""
         return frozenset() < self.roles <= {"owner", "member"}
 
 
@@ -140,13 +141,13 @@ class ToolServices:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The context of a tool call; docs/plugins.md describes the part for plugins' tools.
+    """The context of a tool call; docs/plugins.md describes the part available to plugins.
 
     Attributes:
-        clock: Returns the current time, aware.
-        files: Takes files to show with the answer.
-        workspace: The conversation's own directory, for tools that touch files.
-        services: For Parley's own tools alone.
+        clock: Returns the current time, timezone-aware.
+        files: Accepts files to send with the answer.
+        workspace: The conversation's own directory, for tools that access files.
+        services: For Parley's own tools only.
     """
 
     conversation: str
@@ -160,7 +161,7 @@ class ToolContext:
 
     @property
     def scope(self) -> str:
-        """The scope of memories that the turn may use."""
+        """The scope of the memories that the turn may use."""
         return self.rights.scope
 
     @property
@@ -170,7 +171,7 @@ class ToolContext:
 
 
 def needed(service: Service | None, why: str) -> Service:
-    """Return a service of the turn, or raise a ToolError that says why it is missing."""
+    """Return a service of the turn; raise a ToolError with the reason `why` if it is missing."""
     if service is None:
         raise ToolError(why)
     return service
@@ -178,24 +179,24 @@ def needed(service: Service | None, why: str) -> Service:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The end of a call; texts of errors are written for the model."""
+    """The result of a call; error texts are written for the model."""
 
     text: str
     status: ToolStatus
 
 
 class Hooks(Protocol):
-    """Hooks of plugins around a permitted call.
+    """Plugin hooks around a permitted call.
 
-    They never raise and have a time limit: a failing hook is logged and left out.
+    They never raise and have a time limit: a failing hook is logged and skipped.
     """
 
     async def before(
         self, name: str, arguments: Mapping[str, Any], context: "ToolContext"
     ) -> str | None:
-        """Return why the call must not run, in words for the model, or None.
+        """Return a reason, written for the model, to block the call, or None to permit it.
 
-        `arguments` are the model's, checked against the tool's schema.
+        `arguments` come from the model and match the tool's schema.
         """
 
     async def after(
@@ -205,4 +206,4 @@ class Hooks(Protocol):
         outcome: "ToolOutcome",
         context: "ToolContext",
     ) -> None:
-        """Learn the outcome of a call that ran."""
+        """Receive the outcome of a completed call."""

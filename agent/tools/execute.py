@@ -1,4 +1,4 @@
-"""Runs the tool calls of one assistant message: concurrently, journaled, cut to size."""
+"""Run the tool calls of one assistant message: concurrently, journaled, cut to size."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from agent.view.view import Entry
 TOOL = "execute_tool"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_STATUS = "parley.tool.status"
-"""Of the span of a call. Source: OpenTelemetry's conventions for generative AI."""
+"""Attribute of a call's span. Source: OpenTelemetry's conventions for generative AI."""
 MOST_NAME_CHARS = 100
 MAX_CONCURRENT = 8
-"""Calls of one message that run at the same time."""
+"""Most calls of one message that run concurrently."""
 MAX_ASKED = 8
-"""Open questions about calls of one message, so that a chat is not buried; the others follow."""
+"""Most open approval questions per message, so as not to flood the chat; further ones follow."""
 
 
 async def run_calls(
@@ -36,22 +36,22 @@ async def run_calls(
     journal: TurnJournal,
     approval: ApprovalRules,
 ) -> list[Entry]:
-    """Run calls concurrently, exclusive ones one at a time; commit each result when it comes.
+    """Run calls concurrently, exclusive ones one at a time; commit each result as it arrives.
 
-    Each of them passes the gate first (agent/tools/gate.py), and its intent is journaled before it
-    runs. The transcript has the results in the order in which they finished. A cancellation ends
-    all calls and goes on.
+    Each call first passes the gate (agent/tools/gate.py), and its intent is journaled before it
+    runs. The transcript lists results in the order in which they finished. A cancellation ends all
+    calls and propagates.
 
     Returns:
         One tool message for each call with its `seq`, in the order of the calls.
 
     Raises:
-        TurnSuspended: Calls wait for a person; all others have their results.
-        LeaseLost: From the journal; running calls are cancelled.
-        RecordingMismatch: The recording does not know a call.
+        TurnSuspended: Calls await a person's approval; all other calls have results.
+        LeaseLost: Raised by the journal; running calls are cancelled.
+        RecordingMismatch: The replayed recording does not contain a call.
     """
     gate = Gate(approval, toolbox, context)
-    # The model wrote all calls of a message before it read the result of any.
+    # The model wrote all calls of a message before it read any of their results.
     gate.look(calls)
     batch = _Batch(gate, journal)
     try:
@@ -61,7 +61,7 @@ async def run_calls(
                 for call in calls
             ]
     except BaseExceptionGroup as failures:
-        # The caller tells errors apart by their class.
+        # The caller distinguishes errors by class.
         raise failures.exceptions[0] from failures
     entries = [entry for task in tasks if (entry := task.result()) is not None]
     if len(entries) < len(calls):
@@ -80,12 +80,12 @@ class _Batch:
     waiting: int = 0
 
     async def run(self, call: ToolCall) -> Entry | None:
-        """Take one call from the gate to its committed result; None if it waits for a person."""
+        """Process one call from gate to committed result; return None if it awaits approval."""
         name = call["function"]["name"]
         async with AsyncExitStack() as stack:
             if self.gate.toolbox.exclusive(name):
-                # Before the slot: a call that waits for others must not take the place of one that
-                # can run.
+                # Before taking a slot: a call that waits for others must not block one that can
+                # run.
                 await stack.enter_async_context(self.alone)
             await stack.enter_async_context(self.slots)
             if self.waiting >= MAX_ASKED and is_asked(self.gate.decision(call)):
@@ -105,21 +105,21 @@ class _Batch:
         return Entry(seq, message)
 
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
-        """Run a call if it may run; journaled either way."""
+        """Run a call if permitted; journal its outcome either way."""
         name = call["function"]["name"]
         toolbox, given, redactor = self.gate.toolbox, self.gate.context, self.gate.rules.redactor
         files = given.files and CheckedFiles(given.files, redactor)
         rights = replace(given.rights, redirects=self.gate.redirects(call))
         context = replace(given, call_id=call["id"], files=files, rights=rights)
         refused, decision = await self.gate.passed(call, context)
-        # Committed before it runs: after a crash this tells what may have happened.
+        # Committed before the call runs: after a crash it shows what may have happened.
         effect = "none" if refused else toolbox.effect(name)
         await self.journal.start_tool(call, effect, decision)
         if refused is not None:
             return refused
         if context.services.progress is not None:
             context.services.progress.working(call)
-        # The model may have made up the name.
+        # The model may have invented the name.
         told = {
             "gen_ai.operation.name": TOOL,
             TOOL_NAME: name[:MOST_NAME_CHARS],
@@ -127,7 +127,7 @@ class _Batch:
         }
         with spans.span(TOOL, told) as here:
             outcome = await toolbox.execute(call, context)
-            # Before it is shown or stored.
+            # Before the result is shown or stored.
             outcome = replace(outcome, text=redactor.configured(outcome.text))
             rights.read.trail.recalled |= name in RECALLING
             here.note(**{TOOL_STATUS: outcome.status})
@@ -140,7 +140,7 @@ class _Batch:
             progress.worked(call, status)
 
     async def _fit(self, outcome: ToolOutcome) -> tuple[str, ToolStatus]:
-        """Return text and status as they enter the view; a long text is stored in full."""
+        """Return text and status for the view; store the full text if it is long."""
         text = clean_text(outcome.text)
         observation = truncate(text, self.gate.toolbox.output)
         if not observation.truncated:
@@ -152,17 +152,17 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFiles:
-    """`agent.ports.Files` that refuse a file with a secret of the settings.
+    """`agent.ports.Files` that refuse a file containing a secret from the settings.
 
-    They check all bytes of any type, but not packed content (zip, PDF).
+    They check every byte of any file type, but do not look inside archives and compressed formats.
     """
 
     files: Files
     redactor: Redactor
 
     async def offer(self, name: str, mime: str, content: bytes) -> str:
-        """Store a file; raises a ToolError if it has a secret, or the files refuse it."""
-        # Five milliseconds for a megabyte.
+        """Store a file; raise a ToolError if it contains a secret or is refused."""
+        # Takes five milliseconds per megabyte.
         if self.redactor.holds_configured(name) or await asyncio.to_thread(
             self.redactor.is_in, content
         ):

@@ -1,6 +1,6 @@
-"""The checks before a tool call, in order: the policy, plugins, and the yes of a person.
+"""The checks before a tool call, in order: policy, plugins, and approval by a person.
 
-All before the intent is journaled: a sender without rights causes no questions.
+All of them run before the intent is journaled: a sender without rights causes no questions.
 """
 
 import json
@@ -28,23 +28,24 @@ from agent.tools.registry import ToolRegistry
 log = structlog.get_logger()
 
 MAX_SHOWN_CHARS = 8_000
-"""Longest arguments in a question, which shows all of them: up to five messages of Discord."""
+"""Longest arguments shown in a question, always in full: up to five Discord messages."""
 DENIED = "was asked and said no. Do not try this again unless you are told to"
 EXPIRED = "nobody answered in time, which counts as a no. Go on without it"
 NOBODY = "it needs an approval, and there is nobody here who could give it"
-# Control characters, invisible ones, changes of direction, line separators, unassigned ones.
+# Control and invisible characters, direction changes, line separators, unassigned code points.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRules:
-    """Which calls need the yes of a person, and how they are shown.
+    """Which calls need approval, and how they are shown.
 
     Attributes:
-        rules: The table (agent/tools/policy.py).
-        hosts: Listed hosts for `fetch_url` in a tainted turn; "*.example.com" is all below it.
-        redactor: Keeps the secrets of the settings out of the question and of the result.
-        own_records: Tools that act only on the record of the sender.
+        rules: The policy table (agent/tools/policy.py).
+        hosts: Hosts that `fetch_url` may reach in a tainted turn; "*.example.com" covers all
+            subdomains.
+        redactor: Removes secrets of the settings from questions and results.
+        own_records: Tools that modify only the sender's own record.
     """
 
     rules: Sequence[Rule] = policy.table("side_effects")
@@ -53,12 +54,12 @@ class ApprovalRules:
     own_records: frozenset[str] = frozenset()
 
     def covered(self, call: ToolCall, rights: TurnRights) -> str:
-        """Describe the calls that a yes for the conversation covers, until another file comes."""
+        """Describe the calls covered by a conversation-wide approval, until a new file arrives."""
         alike = policy.covered(
             call["function"]["name"],
             arguments_of(call),
             tainted=policy.taints(rights.read.seen),
-            # In a group the records are of several people.
+            # In a group the records belong to several people.
             own_records=() if rights.group else self.own_records,
         )
         brought = sorted(each for each in rights.read.seen if each.kind in {"file", "pasted"})
@@ -74,9 +75,9 @@ class Gate:
     context: ToolContext
 
     def look(self, calls: Sequence[ToolCall]) -> None:
-        """Record the origins read before calls were written, and the links that they follow.
+        """Record the origins read before the calls were written, and the links they follow.
 
-        Call it before any of them runs: they run at the same time.
+        Call this before any of them runs, since they run concurrently.
         """
         read = self.context.rights.read
         read.look()
@@ -89,14 +90,14 @@ class Gate:
         read.may_follow = frozenset(taking)
 
     def decision(self, call: ToolCall) -> Rule:
-        """Return the row that decides about a call."""
+        """Return the policy row that decides about a call."""
         return policy.decide(self.rules.rules, self._facts(call))
 
     def redirects(self, call: ToolCall) -> Redirects:
-        """Return the check of redirects of a running call; links do not count here.
+        """Return the check of a running call's redirects; links grant nothing here.
 
-        The rows with destinations decide, by the origins read so far: an open redirect is a way
-        out. A redirect that needs a question is refused: a running call cannot ask.
+        Rows with destinations decide, based on the origins read so far: an open redirect could leak
+        data. A redirect that requires approval is refused, since a running call cannot ask.
         """
         rows = [row for row in self.rules.rules if row.destination != EVERYTHING]
         read = self.context.rights.read
@@ -113,18 +114,18 @@ class Gate:
     async def passed(
         self, call: ToolCall, context: ToolContext
     ) -> tuple[ToolOutcome | None, Decision | None]:
-        """Decide whether a call may run; an earlier answer of a person stays valid.
+        """Decide whether a call may run; an earlier approval or denial stays valid.
 
         Returns:
-            The outcome of a call that must not run, or None. And the decision to record with its
-            intent; None if there is nothing to record, or the question has recorded it.
+            The outcome of a call that must not run, or None; and the decision to record with its
+            intent, or None if nothing needs recording or the question already recorded it.
 
         Raises:
-            TurnSuspended: A person was asked, and has not answered yet.
+            TurnSuspended: A person was asked and has not answered yet.
         """
         facts = self._facts(call)
         rule = policy.decide(self.rules.rules, facts)
-        # First: a person cannot approve a call that is denied, impossible or vetoed.
+        # Checked first: nobody can approve a call that is denied, impossible or vetoed.
         if rule.then == "deny":
             log.info("tool_refused", tool=facts.tool, rule=rule.name, tainted=facts.tainted)
             text = f"Error: {facts.tool} is not allowed here ({rule.name})"
@@ -143,7 +144,7 @@ class Gate:
         people = context.services.people
         if people is not None and (decided := await people.decided(call["id"])) is not None:
             return _outcome(facts.tool, decided), None
-        # A tool that only reads the conversation, or keeps its list, is not recorded.
+        # A tool that only reads the conversation or updates its to-do list is not recorded.
         return None, decision if facts.classes else None
 
     def _facts(self, call: ToolCall) -> Facts:
@@ -178,7 +179,7 @@ class Gate:
             return "none"
         hosts, trail = self.rules.hosts, self.context.rights.read.trail
         found = [policy.destination(it, hosts, trail, may_follow=may_follow) for it in leads]
-        # A call takes one link of a page at most.
+        # A call follows at most one link of a page.
         if found.count("linked") > 1:
             return "new"
         return max(found, key=get_args(Destination).index, default="none")
@@ -209,22 +210,22 @@ class Gate:
         return _outcome(name, reply)
 
     def _definition(self, call: ToolCall) -> str:
-        """Return a digest of the offered tool, and of the calls that a yes covers."""
+        """Return a digest of the offered tool and of the calls that an approval covers."""
         name = call["function"]["name"]
         schemas = [schema for schema in self.toolbox.schemas if schema.name == name]
-        # Sorted: the digest must not depend on the order in which the schema was built.
+        # Sorted: the digest must not depend on the key order of the schema.
         digest = sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS))
         digest.update(self.rules.covered(call, self.context.rights).encode())
         return digest.hexdigest()
 
 
 def is_asked(rule: Rule) -> bool:
-    """Whether a person is asked before a call."""
+    """Return whether a call needs a person's approval."""
     return rule.then in {"ask", "ask_owner"}
 
 
 def reads_elsewhere(name: str, toolbox: ToolRegistry) -> bool:
-    """Whether a tool only reads and sends its arguments away: to a host, an MCP server, a plugin.
+    """Return whether a read-only tool sends its arguments to a host, an MCP server or a plugin.
 
     Parley's own tools that read files and past messages stay on this machine.
     """
@@ -236,7 +237,7 @@ def reads_elsewhere(name: str, toolbox: ToolRegistry) -> bool:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object; empty if they are unreadable."""
+    """Return a call's arguments as an object, empty if unreadable."""
     return read_arguments(call["function"]["arguments"]) or {}
 
 
@@ -256,11 +257,11 @@ def _denied(name: str, why: str) -> ToolOutcome:
 
 
 def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
-    """Return the question to a person before a call, in Markdown; None if it cannot be shown.
+    """Return the approval question in Markdown, or None if the call cannot be shown.
 
-    It shows all arguments of the tool as JSON in a code block that they cannot leave, invisible
-    characters spelled out. Only secrets of the settings are masked: a command could hide in text
-    that looks like a credential.
+    It shows all arguments of the tool as JSON in a code block that they cannot break out of, with
+    invisible characters escaped. Only secrets of the settings are masked: if anything that looks
+    like a credential were hidden, a command could hide in it.
     """
     if (arguments := read_arguments(call["function"]["arguments"])) is None:
         return None

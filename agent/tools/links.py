@@ -1,8 +1,8 @@
-"""The links that a turn knows: addresses in people's own words and in pages it read.
+"""The links that a turn knows: addresses from people's messages and from pages it read.
 
-Two addresses are equal if a client sends the same bytes for them: the case of scheme and host, the
-default port, an empty path, the fragment and "%" are normalised. A URL with a user name is not an
-address.
+Two addresses are equal if a client sends the same bytes for them, so the case of scheme and host,
+the default port, an empty path, the fragment and "%" escapes are normalized. A URL with a user name
+does not count as an address.
 """
 
 import re
@@ -21,11 +21,11 @@ RECALLING = frozenset({
     "lcm_describe", "lcm_expand", "lcm_grep", "list_files", "memory", "read_conversation",
     "read_file", "search_files", "session_search", "terminal",
 })  # fmt: skip
-"""Tools whose results may contain words from elsewhere, or files."""
+"""Tools whose results may contain outside content or files."""
 MAX_LINKS = 2_000
-"""Most links of one page."""
+"""Most links recorded from one page."""
 MOST_CLOSERS = 5
-"""Most punctuation marks after an address that may belong to its sentence."""
+"""Most punctuation marks after an address that are attributed to the sentence."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\]{1,4000}", re.IGNORECASE)
 _LINK = re.compile(
@@ -33,7 +33,7 @@ _LINK = re.compile(
     r"|\bhref=[\"']?(?P<html>(?:https?:/)?/[^\s<>\"'`\\]{1,4000})",
     re.IGNORECASE,
 )
-# A host without a scheme; not the end of an address, a user name or a path.
+# A host without a scheme, but not the end of an address, a user name or a path.
 _BARE = re.compile(
     r"(?<![\w.@/:%&?=+-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d+)?(?![\w@-])"
     r"(?:[/?][^\s<>\"'`\\]*)?",
@@ -44,38 +44,38 @@ _NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d+){3}[/:?][!-~]*")
 _DEEP = re.compile(r"[/?:]|\..*\.")
 _HOSTS = frozenset({"domain", "host", "hostname"})
 _DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
-"""Full stops that IDNA takes for dots of a host."""
+"""Full stops that IDNA treats as dots of a host name."""
 _ASCII = re.compile(r"[!-~]+")
 _WITHIN = "/=&%+-_#$@"
-"""Punctuation marks with which an address may end."""
+"""Punctuation marks that may end an address."""
 _FILES = frozenset({
     "cc", "md", "mk", "ml", "mm", "mov", "pl", "pm", "ps", "py", "rs", "sh", "so", "tf", "zip",
 })  # fmt: skip
-"""Top-level domains that are also file endings: "README.md" is not an address."""
+"""Top-level domains that are also file extensions: "README.md" is not an address."""
 
 
 def canonical(text: str, page: str = "") -> str:
-    """Return an address, which may be relative to a page, in the form for comparison, or ""."""
+    """Normalize an address, relative to `page` if given, for comparison; "" if invalid."""
     try:
         url = URL(page).join(URL(text.strip())) if page else URL(text.strip())
         if url.scheme not in {"http", "https"} or not url.host or url.raw_user is not None:
             return ""
-        # The host after the user's "@" may be empty.
+        # The host after the user name's "@" may be empty.
         return "" if url.raw_password is not None else f"{url.origin()}{url.raw_path_qs}"
     except (ValueError, TypeError):
         return ""
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address in lower case, or ""."""
+    """Return an address's host in lower case, or ""."""
     found = canonical(address)
     return (URL(found).raw_host or "").rstrip(".") if found else ""
 
 
 def named_in(text: str) -> Iterator[str]:
-    """Yield the addresses that a person's words name.
+    """Yield the addresses named in a person's message.
 
-    A host without a scheme ("example.org/docs") is named with https and with http.
+    A host without a scheme ("example.org/docs") yields both its https and its http address.
     """
     for found in _URL.findall(text):
         yield from filter(None, map(canonical, _readings(found)))
@@ -87,10 +87,10 @@ def named_in(text: str) -> Iterator[str]:
 
 
 def leads_of(arguments: Any) -> Iterator[str]:
-    """Yield the addresses in a tool's arguments; "" for one of another scheme.
+    """Yield the addresses in a tool's arguments; "" for each with another scheme.
 
-    An address has a scheme, or is a host with a path, a port or at least three labels (a file name
-    has two), or is called a host. Punctuation counts, since it is sent.
+    An address has a scheme, or is a host with a path, a port or at least three labels (file names
+    have two), or is in an argument named like a host. Punctuation is included, since it is sent.
     """
     for name, value in _texts(arguments):
         text = (value if "://" in value else unquote(value)).translate(_DOTS)
@@ -103,7 +103,7 @@ def leads_of(arguments: Any) -> Iterator[str]:
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield all texts in arguments, also names, each with the name of its argument."""
+    """Yield all texts in the arguments, including keys, each with its argument's name."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):
@@ -116,13 +116,13 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def links_in(text: str, page: str) -> frozenset[str]:
-    """Return the targets of links in a page's text, in parentheses after their words or as HTML."""
+    """Return the link targets in a page's text, in parentheses after their words or as HTML."""
     links = (match["shown"] or match["html"] for match in _LINK.finditer(text))
     return frozenset({canonical(link, page) for link in islice(links, MAX_LINKS)} - {""})
 
 
 def _readings(found: str) -> Iterator[str]:
-    """Yield an address with and without the punctuation of its sentence."""
+    """Yield an address with and without trailing sentence punctuation."""
     ascii_only = _ASCII.match(found)
     for each in (found, ascii_only[0] if ascii_only else found):
         for end in range(len(each), max(0, len(each) - MOST_CLOSERS) - 1, -1):
@@ -133,13 +133,13 @@ def _readings(found: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Trail:
-    """The addresses that a turn knows and visited; shared with its delegated children.
+    """The addresses that a turn knows or has visited; shared with its delegated children.
 
     Attributes:
-        named: Addresses in people's own words.
-        links: Links of fetched pages, each with the host of its page.
-        followed: Number of links fetched without a question.
-        recalled: Whether a tool returned words from elsewhere.
+        named: Addresses named in people's messages.
+        links: Links of fetched pages, each with its page's host.
+        followed: Number of links fetched without approval.
+        recalled: Whether a tool has returned outside content.
     """
 
     named: frozenset[str] = frozenset()
@@ -149,13 +149,13 @@ class Trail:
 
     def note_page(self, page: str, text: str) -> None:
         """Record the links of a page."""
-        # The text of an error is not a page.
+        # An error text is not a page.
         if host := host_of(page):
             for link in links_in(text, page):
                 self.links.setdefault(link, host)
 
     def note_shown(self, view: Iterable[ChatMessage]) -> None:
-        """Record the links of pages in a view."""
+        """Record the links of the pages in a view."""
         for message in view:
             if message["role"] == "tool" and message.get("name") == FETCH_URL:
                 page, _, text = text_of(message).partition("\n")

@@ -1,11 +1,11 @@
-"""Whether a call of a tool may run: one table, and one pure function that reads it.
+"""Decide whether a tool call may run: one table, and one pure function that evaluates it.
 
 The strictest of all rows that match sender, tool, taint and destination decides. So the order of
-rows does not matter, and a row can only take away. An unknown fact matches every row; a call that
-no row matches is denied.
+rows does not matter, and an additional row can only restrict. An unknown fact matches every row; a
+call that no row matches is denied.
 
-A turn is tainted once it has read words of an author without rights: a page, a server's answer, an
-attached file, pasted text. Quoted people count as speakers instead.
+A turn is tainted once it has read content by an author without rights: a page, a server's answer,
+an attached file, pasted text. Quoted people count as speakers instead.
 """
 
 import re
@@ -21,35 +21,35 @@ from agent.settings import PolicyRule, ToolSettings
 from agent.tools.links import FETCH_URL, Trail, canonical, host_of
 
 Verdict = Literal["allow", "ask", "ask_owner", "deny"]
-"""From the mildest to the strictest."""
+"""From the most lenient to the strictest."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Role = Literal["owner", "member", "guest"]
 ROLES = frozenset(get_args(Role))
 Destination = Literal["none", "listed", "named", "linked", "new"]
-"""Target of a call that fetches or reads elsewhere: a host listed in the settings, an address in a
-person's own words, one of the first `MOST_LINKS` links that a turn follows from fetched pages, or
-another address. none: the call names no address."""
+"""Target of a call that fetches or reads elsewhere: a host listed in the settings, an address named
+in a person's message, one of the first `MOST_LINKS` links that a turn follows from fetched pages,
+or any other address. none: the call contains no address."""
 DESTINATIONS = frozenset(get_args(Destination))
 ApprovalMode = Literal["side_effects", "always", "never"]
 EVERYTHING = "*"
 SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
 DELICATE, FETCH, RECALLED = "@delicate", "@fetch", "@recalled"
-"""Classes of calls: with side effects; that touch the world outside, even if only by reading; that
-write notes for later prompts; that write a note with an address, command, account or phone number;
-to an address, by `fetch_url` or in the arguments of a tool that reads elsewhere; of such a tool
-after another one has returned content of elsewhere."""
+"""Classes of calls. @side_effect: with side effects; @world: touch the outside world, even only by
+reading; @notes: write notes for later prompts; @delicate: write a note with an address, command,
+account or phone number; @fetch: to an address, by `fetch_url` or in arguments of a tool that reads
+elsewhere; @recalled: of such a tool after another one returned outside content."""
 FETCHING = frozenset({FETCH_URL})
-"""A call of these without an address leads to a new one."""
+"""A call of these tools without an address counts as one to a new address."""
 MOST_LINKS = 5
-"""Links of fetched pages that a tainted turn follows without a question."""
+"""Links of fetched pages that a tainted turn may follow without approval."""
 
 
 class Rule(PolicyRule):
-    """One row of the table; `name` is "default.…", or the key of the setting it comes from.
+    """One row of the table; `name` is "default.…" or the key of the setting that defines it.
 
-    `tool` is a name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; "!" and names with
-    commas mean all other tools. `role` is that of any speaker of the turn; `group` is
-    "platform:chat", "platform:*" for all groups there, "*" for direct chats as well.
+    `tool` is a name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; "!" before
+    comma-separated names selects all other tools. `role` matches any speaker of the turn; `group`
+    is "platform:chat", "platform:*" for all groups there, or "*", which includes direct chats.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Facts:
     """Facts about a call before it runs.
 
     Attributes:
-        roles: Of all speakers of the turn; empty if unknown.
+        roles: Roles of all speakers of the turn; empty if unknown.
         tainted: None if unknown.
         group: "platform:chat"; empty in a direct chat.
     """
@@ -77,7 +77,7 @@ class Facts:
 
 
 def decide(rules: Iterable[Rule], facts: Facts) -> Rule:
-    """Return the strictest matching row; of equally strict ones the first by name."""
+    """Return the strictest matching row; of equally strict rows the first by name."""
     found = (rule for rule in rules if _matches(rule, facts))
     return min(found, key=lambda it: (-VERDICTS.index(it.then), it.name), default=NO_RULE)
 
@@ -102,7 +102,7 @@ def _matches(rule: Rule, facts: Facts) -> bool:
 
 SKILLS = "skill_manage"
 FOR_OWNERS = frozenset({SKILLS})
-"""Tools whose effects reach all users: only for owners, who alone approve."""
+"""Tools whose effects reach all users: only owners may call and approve them."""
 ANYWHERE = Rule(name="default.talk", then="allow")
 DEFAULT_RULES: tuple[Rule, ...] = (
     ANYWHERE,
@@ -118,7 +118,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(name="tainted-files", then="ask", tool="send_file", tainted=True),
     Rule(name="tainted-acts", then="ask", tool=SIDE_EFFECT, tainted=True),
 )
-"""Rows besides `tools.approval`; `tools.policy.without` removes rows of tainted turns."""
+"""Rows in addition to `tools.approval`; `tools.policy.without` removes rows for tainted turns."""
 
 _OF_MODE: Mapping[ApprovalMode, tuple[Rule, ...]] = {
     "side_effects": (Rule(name="tools.approval", then="ask", tool=SIDE_EFFECT),),
@@ -137,8 +137,8 @@ def table(
     *,
     by_owners: bool = False,
 ) -> tuple[Rule, ...]:
-    """Return all rows that apply; `without` are the names of default rows to leave out."""
-    # With `never` skills need no question either, unless a turn is tainted.
+    """Return all rows that apply; `without` names default rows to omit."""
+    # With `never`, skills need no approval either, unless a turn is tainted.
     left_out = {*without, *(["default.skills"] if mode == "never" else [])}
     kept = [rule for rule in DEFAULT_RULES if rule.name not in left_out]
     rows = (*kept, *_OF_MODE[mode], *own)
@@ -149,7 +149,7 @@ def table(
 
 
 def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
-    """Return the table of the settings."""
+    """Return the policy table defined by the settings."""
     own = [
         Rule(name=f"tools.policy.rules[{n}]", **row.model_dump())
         for n, row in enumerate(tools.policy.rules)
@@ -159,7 +159,7 @@ def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
 
 
 def taints(origins: Iterable[Origin]) -> bool:
-    """Whether origins taint a turn."""
+    """Return whether any of the origins taints a turn."""
     return any(origin.kind != "quoted" for origin in origins)
 
 
@@ -177,7 +177,7 @@ _KINDS = {
 def sources(origins: Iterable[Origin]) -> str:
     """Describe the origins that taint a turn.
 
-    Names come from strangers: they are shown as code, without characters that could end it.
+    Strangers choose the names: format them as code, without characters that could end it.
     """
     found = sorted({each for each in origins if each.kind != "quoted"})
     named: dict[str, None] = {}
@@ -189,10 +189,10 @@ def sources(origins: Iterable[Origin]) -> str:
 
 
 def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: bool) -> Destination:
-    """Return the destination of a call to `url`, the model's text.
+    """Classify the destination of a call to `url`, which the model wrote.
 
-    A page of a listed host gives no links: its address may have been made up without a question,
-    and some pages show text from their address.
+    A listed host's page contributes no links: the model may have made up its address without
+    approval, and some pages echo text from their address.
     """
     address = canonical(url)
     if is_listed(host_of(address), hosts):
@@ -204,7 +204,7 @@ def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: boo
 
 
 def is_listed(host: str, hosts: Iterable[str]) -> bool:
-    """Whether a host is in the settings: "example.com", or "*.example.com" for all below."""
+    """Return whether the settings list a host: "example.com", or "*.example.com" for subdomains."""
     known = [each.lower() for each in hosts]
     return host in known or any(each[:2] == "*." and host.endswith(each[1:]) for each in known)
 
@@ -219,7 +219,7 @@ _READERS = frozenset({
     "cat", "df", "du", "grep", "head", "id", "ls", "pwd", "stat", "tail", "uname", "wc", "whoami",
 })  # fmt: skip
 """Programs that only read with any options; `sort -o`, `date -s`, `file -C`, `tree -o`, `diff -l`
-and `rg --pre` write or run."""
+and `rg --pre` write or run programs."""
 _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
 """A program on the PATH and words, without characters that a shell interprets or splits at."""
 
@@ -227,12 +227,12 @@ _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
 def covered(
     tool: str, arguments: Mapping[str, Any], *, tainted: bool, own_records: Collection[str] = ()
 ) -> str:
-    """Return a text that is equal for all calls that one yes for the conversation covers.
+    """Return a key shared by all calls that one approval for the conversation covers.
 
-    Calls of `own_records`, which act only on the sender's record, are alike. In an untainted turn
-    so are those of `write_file`, which stays in the workspace, and those of `terminal` with the
-    same program of `_READERS`. Calls with the same destination may differ in prose. All others must
-    be identical. A yes from before a taint covers nothing after it.
+    Calls of `own_records`, which modify only the sender's record, share one key. In an untainted
+    turn so do calls of `write_file`, which stays in the workspace, and calls of `terminal` with the
+    same program of `_READERS`. Calls to the same destination may differ in prose. All others must
+    be identical. An approval from before a taint covers nothing after it.
     """
     if tool in own_records:
         return _text({"own": True}, tainted=tainted)

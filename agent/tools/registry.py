@@ -1,9 +1,9 @@
-"""Tools, the registry that runs one call, and the schema of a tool that a model is shown.
+"""Tools, the registry that runs one call, and the tool schemas shown to models.
 
-A call's arguments are checked, and every failure of a tool becomes a text for the model: no tool
-ends the turn. Only `AttemptEnds`, raised by a tool's services, goes on.
+Arguments are validated, and every failure of a tool becomes a text for the model: no tool ends the
+turn. Only `AttemptEnds`, raised by a tool's services, propagates.
 
-The shown schema says less than is checked: every request pays for its tokens.
+The shown schema states less than is validated: every request pays for its tokens.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from agent.tools.context import ToolContext, ToolOutcome
 log = structlog.get_logger()
 
 LONG_TEXT_CHARS = 1_000
-"""Limits of texts from this on are not shown: models do not count characters."""
+"""Length limits from this value on are not shown: models do not count characters."""
 _NAMED_SCHEMAS = ("properties", "$defs")
 _NO_SCHEMAS = ("default", "const", "enum", "examples", "discriminator")
 _NULL = {"type": "null"}
 _LEAST = {"minimum": 1, "minLength": 1, "exclusiveMinimum": 0}
-"""Lower bounds that every sensible call keeps."""
+"""Lower bounds that every sensible call respects."""
 
 
 class Arguments(BaseModel):
-    """Base of every argument model: numbers pass for text, unknown names are errors."""
+    """Base of every argument model: numbers are accepted as text, unknown names are errors."""
 
-    # Models write numbers without quotes; they can fix an unknown name.
+    # Models omit quotes around numbers; they can correct an unknown name.
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
@@ -50,13 +50,13 @@ class Tool:
     """One tool.
 
     Attributes:
-        effect: Of a second run after a crash.
-        arguments: A model, which checks them; or the JSON schema of a foreign tool (of an MCP
-            server or engine), which checks them itself.
-        run: Gets an instance of the model, or the object; raises ToolError for mistakes that the
-            model can fix.
-        exclusive: Has state: never runs at the same time as another exclusive tool of the turn.
-        restricted: Touches the world outside of the conversation: only for senders who may act.
+        effect: Consequence of running the call again after a crash.
+        arguments: A model, which validates them; or the JSON schema of a foreign tool (of an MCP
+            server or engine), which validates them itself.
+        run: Receives an instance of the model, or the object; raises ToolError for mistakes that
+            the model can correct.
+        exclusive: Has state: never runs concurrently with another exclusive tool of the turn.
+        restricted: Touches the world outside the conversation: only for senders who may act.
     """
 
     name: str
@@ -77,7 +77,7 @@ def tool(
     restricted: bool = False,
     timeout_s: float = 60,
 ) -> Callable[[Run], Tool]:
-    """Make a tool of a function: its name is the tool's, the type of `arguments` its schema."""
+    """Make a tool from a function: its name becomes the tool's, its `arguments` type the schema."""
 
     def made(run: Run) -> Tool:
         model = get_type_hints(run)["arguments"]
@@ -87,14 +87,14 @@ def tool(
 
 
 class ToolRegistry:
-    """The tools of a turn, in order; `schemas` are as shown to the model.
+    """The tools of a turn, in order; `schemas` are shown to the model.
 
     Args:
-        output: Limits of what the model is shown of a result.
+        output: Limits of the part of a result shown to the model.
     """
 
     def __init__(self, tools: Iterable[Tool], output: OutputSettings | None = None) -> None:
-        """Build the schemas; raises a ValueError if two tools have the same name."""
+        """Build the schemas; raise a ValueError if two tools share a name."""
         self.output = output or OutputSettings()
         self._tools: dict[str, Tool] = {}
         for tool in tools:
@@ -107,20 +107,20 @@ class ToolRegistry:
         )
 
     def changed(self, more: Iterable[Tool] = (), without: Collection[str] = ()) -> "ToolRegistry":
-        """Return a copy with more tools at its end, or without some of them."""
+        """Return a copy with more tools appended or some removed."""
         kept = [tool for tool in self._tools.values() if tool.name not in without]
         return ToolRegistry([*kept, *more], self.output)
 
     def effect(self, name: str) -> Effect:
-        """Return the effect of a tool; "read" for an unknown one, which does nothing."""
+        """Return a tool's effect; "read" for an unknown tool, which does nothing."""
         return self._tools[name].effect if name in self._tools else "read"
 
     def exclusive(self, name: str) -> bool:
-        """Whether a tool must not run at the same time as another exclusive one."""
+        """Return whether a tool must not run concurrently with another exclusive one."""
         return name in self._tools and self._tools[name].exclusive
 
     def restricted(self, name: str) -> bool:
-        """Whether a tool is only for senders who may act; one with side effects always is."""
+        """Return whether only senders who may act can use a tool, as for all with side effects."""
         tool = self._tools.get(name)
         return tool is not None and (tool.restricted or tool.effect == "side_effect")
 
@@ -130,11 +130,11 @@ class ToolRegistry:
         return checked if isinstance(checked, ToolOutcome) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run one call. Failures of the tool become outcomes; cancellation goes on.
+        """Run one call. A tool's failures become outcomes; cancellation propagates.
 
         Raises:
-            AttemptEnds: The call has no outcome yet: it waits for a person, or its effect could not
-                be recorded.
+            AttemptEnds: The call has no outcome yet: it awaits approval, or its effect could not be
+                recorded.
         """
         arguments = self._checked(call)
         if isinstance(arguments, ToolOutcome):
@@ -158,7 +158,7 @@ class ToolRegistry:
             return _failure(f"{tool.name} {reason}")
 
     def _checked(self, call: ToolCall) -> Any | ToolOutcome:
-        """Return the arguments of a call, or the error of one that cannot run."""
+        """Return a call's validated arguments, or the error if it cannot run."""
         name = call["function"]["name"]
         if (tool := self._tools.get(name)) is None:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
@@ -180,9 +180,9 @@ def _failure(text: str) -> ToolOutcome:
 
 
 def parse_arguments(tool: Tool, raw: str) -> Any:
-    """Return the typed arguments of a call; a ToolError lists all mistakes.
+    """Return the typed arguments of a call; raise a ToolError that lists all mistakes.
 
-    `read_arguments` fixes the text without guesses. Values are coerced without a loss ("3" to 3).
+    `read_arguments` repairs the text without guessing. Values are coerced losslessly ("3" to 3).
     """
     values = read_arguments(raw)
     if values is None:
@@ -192,7 +192,7 @@ def parse_arguments(tool: Tool, raw: str) -> Any:
 
 
 def fitting(name: str, model: type[BaseModel], values: Mapping[str, Any]) -> Any:
-    """Return values as the typed arguments of a tool; a ToolError has a line for each misfit."""
+    """Validate values as a tool's typed arguments; a ToolError has a line per mistake."""
     try:
         return model.model_validate(values)
     except ValidationError as exc:
@@ -219,7 +219,7 @@ def _unreadable(raw: str) -> str:
 
 
 def parameter_schema(arguments: type[BaseModel] | dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of arguments as a model is shown it."""
+    """Return the JSON schema of arguments as shown to a model."""
     return arguments if isinstance(arguments, dict) else shown_schema(arguments)
 
 
@@ -227,8 +227,8 @@ def parameter_schema(arguments: type[BaseModel] | dict[str, Any]) -> dict[str, A
 def shown_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of an argument model, without parts that a model does not need.
 
-    Left out: titles, docstrings of classes, null and empty defaults, and bounds that every sensible
-    call keeps. Definitions that are used once are inlined.
+    Omits titles, class docstrings, null and empty defaults, and bounds that every sensible call
+    respects. Definitions used only once are inlined.
     """
     schema = arguments.model_json_schema()
     named = schema.pop("$defs", {})
@@ -246,7 +246,7 @@ def _plain(node: Any, inlined: Mapping[str, Any]) -> Any:
         return [_plain(item, inlined) for item in node]
     if not isinstance(node, dict):
         return node
-    # A null or empty default says no more than leaving the argument out.
+    # A null or empty default says no more than omitting the argument.
     if node.get("default", _NULL) in (None, "", []):
         options = [option for option in node.get("anyOf", ()) if option != _NULL]
         shown = {"anyOf": options} if len(options) > 1 else dict(*options)
@@ -274,10 +274,10 @@ def _is_shown(keyword: str, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HeldTool:
-    """A server's tool whose texts give orders: offered once an owner approves them.
+    """A server's tool whose texts contain instructions: offered only after an owner approves.
 
     Attributes:
-        digest: Of server, tool and texts; an approval applies to it.
+        digest: Of server, tool and texts; identifies what an approval covers.
     """
 
     digest: str
@@ -289,7 +289,7 @@ class HeldTool:
 
 @dataclass(frozen=True, slots=True)
 class ServedTool:
-    """A tool that a server offers.
+    """A tool offered by a server.
 
     Attributes:
         name: For the model; `server_name` is the server's.
@@ -308,14 +308,14 @@ class ServedTool:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """The state of a server of tools (MCP).
+    """The state of a tool server (MCP).
 
     Attributes:
-        problem: Why it is not connected; None if it is.
-        said: The end of stderr of a program that is not connected.
-        remembered: Whether its tools are those of an earlier start.
-        skipped: Names and reasons of tools that are left out.
-        is_confined: Whether its program runs behind walls; None for a server without a program.
+        problem: Reason why it is not connected; None if it is.
+        said: The last stderr output of a program that is not connected.
+        remembered: Whether its tools come from an earlier start.
+        skipped: Names of skipped tools, with reasons.
+        is_confined: Whether its program runs confined; None for a server without a program.
     """
 
     name: str
@@ -328,19 +328,19 @@ class ServerState:
 
     @property
     def held(self) -> Sequence[HeldTool]:
-        """Tools that are offered once an owner approves them."""
+        """Tools that become available once an owner approves them."""
         return [each.held for each in self.tools if each.held]
 
 
 class ServedTools(tuple[Tool, ...]):
-    """The offered tools of servers; without servers by default."""
+    """The tools offered by servers; empty by default."""
 
     def states(self) -> Sequence[ServerState]:
         """Return the servers' current states."""
         return ()
 
     def agreeing(self, _agreed: Collection[str], /) -> "ServedTools":
-        """Return the tools offered if owners have approved these digests."""
+        """Return the tools offered once owners have approved these digests."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""Cuts long texts: a tool result to the limits of the view, an excerpt to the words of a query."""
+"""Shorten long texts: a tool result to the view's limits, an excerpt around a query's words."""
 
 import hashlib
 import json
@@ -22,9 +22,9 @@ class Observation:
     """A tool result as the view shows it, with its sizes before and after the cut.
 
     Attributes:
-        preview: The whole text if it is within the limits.
-        kept_lines: Lines of which at least a part is shown, the mark not counted.
-        direction: The shown part; "head" if two lines leave no room for both ends.
+        preview: The whole text if it fits the limits.
+        kept_lines: Number of lines shown at least partly, without the mark.
+        direction: The part shown; "head" if the limit of two lines leaves no room for both ends.
     """
 
     preview: str
@@ -36,14 +36,15 @@ class Observation:
 
     @property
     def truncated(self) -> bool:
-        """Whether a part is left out."""
+        """Whether part of the text was cut."""
         return self.kept_bytes < self.original_bytes
 
 
 def truncate(text: str, limits: OutputSettings) -> Observation:
-    r"""Return `text` within both limits, with a mark in place of the left out part.
+    r"""Return `text` within both limits, with a mark in place of the part left out.
 
-    Lines end with "\n", also the last one. The mark counts towards both limits. A character is
+    Every line ends with "\n", including the last. The mark counts towards both limits. Characters
+    are
     never split.
     """
     raw = text.encode("utf-8", "replace")
@@ -59,7 +60,7 @@ def _cut(raw: bytes, whole: Observation, limits: OutputSettings) -> Observation:
     direction: Direction = (
         "head" if two_ends and limits.max_lines < _LINES_FOR_BOTH_ENDS else limits.direction
     )
-    # The mark shares a single line.
+    # The mark shares the only line.
     joint, room = ("\n", limits.max_lines - 1) if limits.max_lines > 1 else (" ", 1)
     longest_mark = _mark(whole.original_lines, whole.original_bytes)
     budget = limits.max_bytes - len(longest_mark) - 2
@@ -84,15 +85,15 @@ def _cut(raw: bytes, whole: Observation, limits: OutputSettings) -> Observation:
 
 
 def _mark(lines: int, size: int) -> str:
-    """Return the mark; never longer than that of larger numbers."""
+    """Return the mark; never longer than a mark for larger numbers."""
     left_out = f"{size:,} bytes" if lines <= 0 else f"{lines:,} lines, {size:,} bytes"
     return f"[... {left_out} left out ...]"
 
 
 class ObservationTruncator:
-    """Cuts the outputs of a program's own tools, and stores the whole ones in files.
+    """Shortens the outputs of an application's own tools, and stores them in full in files.
 
-    The gateway stores them in its database (`tools.output`).
+    The gateway stores outputs in its database instead (`tools.output`).
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class ObservationTruncator:
         truncate_direction: Direction = "head",
         output_dir: str | Path = "tool-output",
     ) -> None:
-        """Take the limits, at least 1 line and 256 bytes, and the directory of the files."""
+        """Set the limits, at least 1 line and 256 bytes, and the directory of the files."""
         self.limits = OutputSettings(
             max_lines=max_lines, max_bytes=max_bytes, direction=truncate_direction
         )
@@ -111,14 +112,14 @@ class ObservationTruncator:
     def truncate(
         self, tool_name: str, output: str, metadata: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the part of an output for a model; a cut one is stored whole in a file.
+        """Return the part of an output for a model; store a cut output in full in a file.
 
-        The file is JSON with `tool`, `output` and `metadata`, readable for its owner alone. Equal
-        outputs share a file. Raises an OSError if it cannot be written.
+        The file is JSON with `tool`, `output` and `metadata`, readable only by its owner. Equal
+        outputs share a file. Raises an OSError if the file cannot be written.
 
         Returns:
-            With HelloAgents' keys: `truncated`, `preview`, `full_output_path` (None if it is not
-            cut), and `stats`: `original_lines`, `original_bytes`, `time_ms`; of a cut output also
+            A dict with HelloAgents' keys: `truncated`, `preview`, `full_output_path` (None if not
+            cut) and `stats`: `original_lines`, `original_bytes`, `time_ms`; for a cut output also
             `direction`, `kept_lines` and `kept_bytes`.
         """
         began = time.perf_counter()
@@ -137,14 +138,14 @@ class ObservationTruncator:
         }
 
     def _kept(self, tool_name: str, output: str, metadata: Mapping[str, Any]) -> Path:
-        # In ASCII, which also keeps a lone surrogate.
+        # In ASCII, which also preserves a lone surrogate.
         text = json.dumps({"tool": tool_name, "output": output, "metadata": dict(metadata)})
         digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
         name = _NO_NAME.sub("_", tool_name)[:_NAME_CHARS]
         path = self.output_dir / f"{name}-{digest}.json"
         if not path.exists():
             self.output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # In one step: readers never find half of it.
+            # Atomic: readers never see a partial file.
             with NamedTemporaryFile("w", dir=self.output_dir, delete=False) as draft:
                 draft.write(text)
             Path(draft.name).replace(path)
@@ -156,22 +157,22 @@ _NAME_CHARS = 40
 _DIGEST_CHARS = 16
 
 LEAD_CHARS = 80
-"""Length of an excerpt before the word that it is cut around."""
+"""Characters shown before the word that an excerpt is cut around."""
 STEM_CHARS = 5
-"""Length of the beginning of a word that finds other forms of it."""
+"""Length of a word's beginning used to match its other forms."""
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Thai and Lao, kana, Han, Hangul: words have no spaces between them, or grow together."""
+"""Thai and Lao, kana, Han, Hangul: words are written without spaces or fused together."""
 _WORD = re.compile(rf"[{_UNSPACED}]{{2}}|[^\W{_UNSPACED}]+")
 MARK = "…"
 _CUT_SHARE = 0.2
-"""Share of an end that may be dropped so that it begins with a word."""
+"""Share of an end that may be dropped so that it starts with a whole word."""
 _WORD_BEGINS = re.compile(r"(?<=\s)\S")
 
 
 def place_of(query: str, text: str) -> int:
-    """Return the place of a query's longest word in a text, else of the beginning of one, else 0.
+    """Return the position in a text of a query's longest word, else of a word's beginning, else 0.
 
-    Short words of a question are everywhere; the beginning of a word finds its other forms.
+    Short words of a question occur everywhere; the beginning of a word matches its other forms.
     """
     folded = text.casefold()
     words = sorted(_WORD.findall(query.casefold()), key=len, reverse=True)
@@ -180,7 +181,7 @@ def place_of(query: str, text: str) -> int:
 
 
 def excerpt(text: str, most_chars: int, query: str) -> str:
-    """Return a text; if it is longer, the part around a word of the query, with marks."""
+    """Return a text, or if it is too long, an excerpt around a word of the query, with marks."""
     if len(text) <= most_chars:
         return text
     start = max(0, min(place_of(query, text) - LEAD_CHARS, len(text) - most_chars))
@@ -190,7 +191,7 @@ def excerpt(text: str, most_chars: int, query: str) -> str:
 
 
 def end_of(text: str, most_chars: int) -> str:
-    """Return a text; if it is longer, its end from a word on, after a mark."""
+    """Return a text, or if it is too long, its end from a whole word on, after a mark."""
     if len(text) <= most_chars:
         return text
     start = len(text) - most_chars + len(MARK)

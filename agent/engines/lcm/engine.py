@@ -1,8 +1,8 @@
 """The lossless context engine: messages only leave the view, and the model can look them up.
 
-The oldest messages behind the head become leaves, leaves become nodes, and the view shows the nodes
-of the frontier (read `compress`). The frontier says what may be cut, the scribe writes the texts
-(both in agent/engines/lcm/nodes.py), the model's tools are in agent/engines/lcm/tools.py.
+The oldest messages after the head become leaves, leaves become nodes, and the view shows the nodes
+of the frontier (see `compress`). The frontier decides what may be cut and the scribe writes the
+texts (both in agent/engines/lcm/nodes.py); agent/engines/lcm/tools.py has the model's tools.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,33 +45,33 @@ from agent.view.edits import outlined
 from agent.view.view import Edit, Entry, Summary, ViewPlan
 
 LARGE_TOKENS = 25_000
-"""A message of more tokens is shown as an outline. Source: the design's page on context, 4."""
+"""A larger message is shown as an outline. Source: the design's page on context, 4."""
 LEAF_TOKENS = 20_000
-"""Most tokens of the messages that one leaf is written from; the same source."""
+"""Most tokens of the messages summarised in one leaf; same source."""
 LEAF_SHARE = 0.2
-"""Share of the threshold that a leaf is written from at most: several have to fit."""
+"""Most source tokens of a leaf, as a share of the threshold: several leaves have to fit."""
 TEXT_SHARE = 0.2
 """Longest text of a leaf, as a share of its source."""
 LEAST_TEXT_TOKENS = 100
 FRONTIER_SHARE = 0.3
 FRONTIER_SUMMARIES = 3
-"""The frontier may take this share of the threshold, or so many largest summaries if less."""
+"""The frontier may use this share of the threshold, or this many largest summaries if less."""
 CONDENSED_SHARE = 0.95
-"""Share of its room that the frontier takes after neighbours were condensed for lack of it."""
+"""Share of its room that the frontier uses after neighbours were condensed for lack of it."""
 GOAL_SHARE = 0.4
-"""A compaction goes on to this share of the threshold: every further one costs the provider's
-cache. Source: measured, docs/engines.md."""
+"""A compaction continues down to this share of the threshold: each further compaction costs the
+provider's cache. Source: measured, docs/engines.md."""
 AHEAD = 3
-"""Nodes that are written ahead: each swap moves the prefix that the provider has cached."""
+"""Number of nodes written ahead: each swap changes the prefix that the provider has cached."""
 READY_SHARE = 0.75
-"""Nodes written ahead are enough if the view comes under this share of the threshold: the next ones
-are written while it fills up."""
+"""Nodes written ahead suffice if they bring the view below this share of the threshold: the next
+ones are written while it fills up."""
 
 _LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class LcmEngine(ContextEngine):
-    """Loses nothing: summaries of ranges, condensed in levels, that the model can open."""
+    """Loses nothing: summarises ranges in levels of nodes that the model can open."""
 
     name: ClassVar[str] = "lcm"
     prepares: ClassVar[bool] = True
@@ -87,13 +87,13 @@ class LcmEngine(ContextEngine):
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Make the view smaller than its target; None if it is already, or nothing can go."""
+        """Shrink the view below its target; return None if already there or nothing can leave."""
         if request.trigger == "manual":
             request = replace(request, limits=thorough(request))
         elif request.tokens <= target_tokens(request):
             return None
         sizes = Sizes(request)
-        # Outlines first: they make room without a model, and may be enough.
+        # Outlines first: they need no model and may suffice.
         request = with_outlines(request, sizes)
         if request.trigger != "manual" and request.tokens <= target_tokens(request):
             return Compressed(request.plan, "prune", request.tokens)
@@ -126,7 +126,7 @@ class LcmEngine(ContextEngine):
 
 
 def with_outlines(request: CompressionRequest, sizes: Sizes) -> CompressionRequest:
-    """Put outlines in place of large contents, except the newest question's."""
+    """Replace large contents by outlines, except in the newest question."""
     newest = newest_ask(request.entries)
     spared = {newest.seq} if newest else set()
     before = sizes.shown(request.plan)
@@ -140,7 +140,7 @@ def with_outlines(request: CompressionRequest, sizes: Sizes) -> CompressionReque
 
 @dataclass(slots=True)
 class _Compaction:
-    """One compaction under way."""
+    """One compaction in progress."""
 
     request: CompressionRequest
     sizes: Sizes
@@ -156,9 +156,9 @@ class _Compaction:
         self.ahead = parted(self.request.prepared)
 
     def run(self) -> None:
-        """Cut leaves until the view is small enough, at last among protected messages."""
+        """Cut leaves until the view is small enough, protected messages last."""
         place = self.crowded()
-        # A text that was written ahead covers exactly the messages that it was written from.
+        # A text written ahead covers exactly its source messages.
         if place and self.ahead and span_of(self.frontier.shown[place]) == span_of(self.ahead[:1]):
             self.condense(place, self.taken())
         for request in self.tighter():
@@ -171,14 +171,14 @@ class _Compaction:
                 return
 
     def written_ahead(self) -> list[Summary]:
-        """Have a model write for the next compaction: neighbours, each with its range."""
+        """Have a model write for the next compaction; return adjacent texts with their ranges."""
         place = self.crowded()
         if place and place.stop == len(self.frontier.shown):
             self.condense(place)
             written = [*self.frontier.shown[place.start :]]
         else:
             written = []
-        # An extract means that the model has failed: the rest waits.
+        # An extract means that the model failed: do not continue.
         while len(written) < AHEAD and all(each.source == "model" for each in written):
             run = self.next_run(self.request)
             if run is None or run.before is not None:
@@ -196,9 +196,9 @@ class _Compaction:
             yield request
 
     def wants_more(self, request: CompressionRequest) -> bool:
-        """Whether another leaf must be cut; for a person's request all are.
+        """Return whether to cut another leaf; a person's request cuts all of them.
 
-        Protected messages are given up for the target, but not for the goal.
+        Protected messages are cut to reach the target, but not the goal.
         """
         most = target_tokens(request)
         if request is self.request:
@@ -206,27 +206,28 @@ class _Compaction:
         return request.trigger == "manual" or self.tokens > most
 
     def is_settled(self) -> bool:
-        """Whether the texts written ahead are used up, and have made enough room for now."""
+        """Return whether the texts written ahead are used up and made enough room for now."""
         if self.ahead or not self.has_used_ahead or self.request.trigger == "overflow":
             return False
         return self.tokens <= int(self.request.limits.threshold_tokens * READY_SHARE)
 
     def next_run(self, request: CompressionRequest) -> Run | None:
-        """Return the run of the next leaf, of the text written ahead if that still fits."""
+        """Return the next leaf's run, which is that of the text written ahead if it still fits."""
         limit = protected_tail(request, self.sizes)
         most = min(LEAF_TOKENS, int(request.limits.threshold_tokens * LEAF_SHARE))
         if self.ahead:
             upto = sum(entry.seq <= self.ahead[0].last_seq for entry in request.entries)
-            # No limit of size: the text says where the leaf ends.
+            # No size limit: the text determines the end of the leaf.
             run = next_run(request, self.sizes, self.frontier, min(limit, upto), 10**9)
             if run and not run.before and (run.first_seq, run.last_seq) == span_of(self.ahead[:1]):
                 return run
-            # Each text begins after the one before it: if one does not fit, nor do the next.
+            # Each text starts after the previous one: if one does not fit, later ones do not
+            # either.
             self.ahead = []
         return next_run(request, self.sizes, self.frontier, limit, most)
 
     def cut(self, run: Run) -> None:
-        """Make a leaf of a run, then condense a crowded frontier."""
+        """Make a leaf of a run, then condense the frontier if crowded."""
         if run.before is not None:
             self.add(run.before, in_front=True)
         is_ahead = bool(self.ahead)
@@ -248,7 +249,7 @@ class _Compaction:
         self.frontier = self.frontier.add(text, node, run.cut, in_front=in_front)
 
     def squeeze(self) -> None:
-        """Condense down to half of the room, before protected messages are given up or clipped."""
+        """Condense to half of the room before protected messages are cut or clipped."""
         while self.frontier.cut and self.tokens > target_tokens(self.request):
             before = self.frontier_tokens()
             if before <= self.most_frontier_tokens() // 2:
@@ -271,14 +272,14 @@ class _Compaction:
                 return
 
     def crowded(self) -> slice | None:
-        """Return the nodes to condense: those of a full level, or some for lack of room."""
+        """Return the nodes to condense: those of a full level, or some if room is short."""
         shown = self.frontier.shown
         if place := due(shown):
             return place
         return pressed(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
 
     def condense(self, place: slice, told: NodeText | None = None) -> None:
-        """Put one node in place of several; a model's text is at most half as long."""
+        """Replace several nodes by one; a model's text is at most half as long."""
         nodes = self.frontier.shown[place]
         source = sum(self.scribe.tokens(node.text) for node in nodes)
         if told is None:
@@ -336,7 +337,7 @@ class _Compaction:
         return around(self.request, self.frontier.cut, self.frontier.shown)
 
     def result(self) -> Compressed | None:
-        """Return the result, clipped if needed, or None if nothing gets smaller."""
+        """Return the result, clipped if needed, or None if nothing shrinks."""
         if self.frontier.cut is None:
             return clip_only(self.request, self.sizes)
         told = self.scribe.told
@@ -347,7 +348,7 @@ class _Compaction:
             end = Compressed(self.plan(), level, self.tokens)
         else:
             end = converge(self.request, self.sizes, self.plan(), level)
-        # Nodes may be longer than the few messages that they cover.
+        # Nodes may be longer than the few messages they cover.
         if end.tokens >= self.request.tokens:
             return clip_only(self.request, self.sizes)
         share = sum(each.share for each in told) / len(told) if told else None

@@ -1,11 +1,12 @@
 """The nodes: those in view (the frontier), and the texts of new ones (the scribe).
 
-The frontier covers all between head and tail without gaps. It grows by a leaf and shrinks by a
-level; it is immutable, and each step returns a new one.
+The frontier covers the range between head and tail without gaps. It grows by a leaf and shrinks by
+a level; it is immutable, and each step returns a new one.
 
-The text of a node is written in up to three steps, each shorter and surer than the one before: a
-model preserves details; asked again it writes bullets of half the length; without a usable answer
-the extractor writes it. A text that is not shorter than its source becomes a pointer.
+A node's text is written in up to three steps, each shorter and more reliable than the previous one:
+a model preserves details; asked again, it writes bullets of half the length; if no answer is
+usable,
+the extractor writes the text. A text that is not shorter than its source is replaced by a pointer.
 """
 
 import math
@@ -32,11 +33,11 @@ from agent.view.view import Entry, Summary, SummarySource
 
 FAN_OUT = 8
 HIGHER_FAN_OUT = 4
-"""So many leaves, or so many nodes of a higher level, are condensed into one node."""
+"""Number of leaves, or of nodes of a higher level, that are condensed into one node."""
 MOST_ENDS = 24
-"""Ends of a run that are tried before the head gives way."""
+"""Ends of a run to try before shrinking the head."""
 POINTER = "(not summarised)"
-"""Follows a node's number and range, by which it can be opened."""
+"""Text after a node's number and range, by which the node can be opened."""
 _HEADING = "[messages {} to {}]"
 _HEADED = re.compile(r"^\[messages (\d+) to (\d+)\]\n", re.MULTILINE)
 
@@ -47,10 +48,10 @@ class Frontier:
 
     Attributes:
         shown: One summary for each node of the frontier.
-        nodes: Made since the current plan, in order of number.
-        last_number: Highest number of a node of the conversation.
-        orphans: Pinned messages in view that a node covers without summarising them: its summary
-            was another engine's.
+        nodes: Nodes made since the current plan, in order of number.
+        last_number: Highest node number of the conversation.
+        orphans: Pinned messages in view that a node covers without summarising them, because
+            another engine wrote its summary.
         cut: The new head and tail; None while the current plan's apply.
     """
 
@@ -62,23 +63,23 @@ class Frontier:
 
     @property
     def last_seq(self) -> int:
-        """The last covered message; 0 for none."""
+        """The last covered message; 0 if there is none."""
         return self.shown[-1].last_seq if self.shown else 0
 
     def add(self, text: Summary, made: Node, cut: Boundaries, *, in_front: bool) -> "Frontier":
-        """Return it with a new leaf at one end."""
+        """Return the frontier with a new leaf at one end."""
         shown = (text, *self.shown) if in_front else (*self.shown, text)
         orphans = self.orphans if in_front else ()
         return Frontier(shown, (*self.nodes, made), made.number, orphans, cut)
 
     def condense(self, place: slice, text: Summary, made: Node) -> "Frontier":
-        """Return it with one node in place of several."""
+        """Return the frontier with several nodes replaced by one."""
         shown = (*self.shown[: place.start], text, *self.shown[place.stop :])
         return replace(self, shown=shown, nodes=(*self.nodes, made), last_number=made.number)
 
 
 def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
-    """Return the frontier of the current plan; summaries of another engine become nodes of it.
+    """Build the frontier of the current plan; another engine's summaries become nodes of it.
 
     `known` are the stored nodes of the conversation.
     """
@@ -100,7 +101,7 @@ def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
 
 
 def _widened(request: CompressionRequest) -> Iterator[Summary]:
-    """Yield the plan's summaries, their ranges widened up to the next one."""
+    """Yield the plan's summaries, each range extended up to the next one."""
     plan = request.plan
     if not plan.summaries:
         return
@@ -115,9 +116,9 @@ def _widened(request: CompressionRequest) -> Iterator[Summary]:
 def _adopted(
     summary: Summary, number: int, request: CompressionRequest, known: Sequence[Node]
 ) -> Node:
-    """Return the node of another engine's summary; it condenses the nodes of its range."""
+    """Return a node for another engine's summary; it condenses the nodes of its range."""
     low, high = summary.first_seq, summary.last_seq
-    # A node has one parent.
+    # A node has only one parent.
     parented = {child for node in known for child in node.children}
     below = [
         node
@@ -143,8 +144,8 @@ class Run:
     """Messages that become a leaf, which covers the range `first_seq` to `last_seq`.
 
     Attributes:
-        cut: The view around it.
-        before: Messages that leave the head if it gives way: a leaf in front of all others.
+        cut: The cut around the run.
+        before: Messages that leave a shrinking head: a leaf in front of all others.
     """
 
     entries: tuple[Entry, ...]
@@ -157,11 +158,11 @@ class Run:
 def next_run(
     request: CompressionRequest, sizes: Sizes, frontier: Frontier, limit: int, leaf_tokens: int
 ) -> Run | None:
-    """Return the oldest run of messages after the frontier; None if nothing can be cut.
+    """Return the oldest run of messages after the frontier, or None if nothing can be cut.
 
     Args:
-        limit: Position where the protected tail begins.
-        leaf_tokens: Most tokens of the run, if one group of calls and results is not larger.
+        limit: Position of the protected tail's start.
+        leaf_tokens: Most tokens of the run, unless one group of calls and results is larger.
     """
     covered = sum(entry.seq <= frontier.last_seq for entry in request.entries)
     start = max(covered, head_end_of(request))
@@ -171,7 +172,7 @@ def next_run(
         starts = [n for n in starts_before(request.entries, end) if n > start]
         for cut in cuts(request, starts) if starts else ():
             run = _run(request, frontier, start, cut)
-            # A head that gives way moves the cached prefix: other ends are tried first.
+            # A shrinking head changes the cached prefix: other ends are tried first.
             if run is not None and run.before is None:
                 return run
             last_resort = last_resort or run
@@ -181,13 +182,13 @@ def next_run(
 def _ends(
     entries: Sequence[Entry], sizes: Sizes, start: int, limit: int, leaf_tokens: int
 ) -> Iterator[int]:
-    """Yield the possible ends of a run: of a full one, then longer by one group each."""
+    """Yield possible ends of a run: first of a full one, then longer by one group each."""
     tokens, full = 0, False
     end = start
     while end < limit:
         following = behind_results(entries, end)
         tokens += sum(sizes.message(entry.message) for entry in entries[end:following])
-        # A leaf has at least one group, however large.
+        # A leaf contains at least one group, however large.
         if tokens > leaf_tokens and end > start:
             full = True
         if full:
@@ -200,7 +201,7 @@ def _ends(
 def _run(
     request: CompressionRequest, frontier: Frontier, start: int, cut: Boundaries
 ) -> Run | None:
-    """Return the run of a cut; None if that does not fit the frontier."""
+    """Return the run of a cut, or None if it does not fit the frontier."""
     entries = request.entries
     head = frontier.cut.head_end if frontier.cut else head_end_of(request)
     first = entries[cut.head_end - 1].seq + 1 if cut.head_end else request.plan.first_seq
@@ -220,7 +221,7 @@ def _run(
 
 
 def due(shown: Sequence[Summary]) -> slice | None:
-    """Return the oldest run of as many nodes of one level as a parent takes."""
+    """Return the oldest complete set of sibling nodes that a parent can replace."""
     for place, level in _levels(shown):
         fan_out = HIGHER_FAN_OUT if level else FAN_OUT
         if place.stop - place.start >= fan_out:
@@ -229,17 +230,17 @@ def due(shown: Sequence[Summary]) -> slice | None:
 
 
 def pressed(shown: Sequence[Summary]) -> slice:
-    """Return the neighbours of a level to condense if the frontier is too large.
+    """Return adjacent nodes of one level to condense if the frontier is too large.
 
-    They are the longest for their age: if it were always the oldest ones, the beginning of a
-    conversation would fade away. Without neighbours of one level it is any two, or the only node.
+    It selects the longest relative to their age: always condensing the oldest would make a
+    conversation's beginning fade away. Otherwise it returns any two neighbours, or the only node.
     """
     places = [place for place, _ in _levels(shown) if place.stop - place.start > 1]
     pairs = [slice(n, n + 2) for n in range(len(shown) - 1)]
     start = shown[0].first_seq - 1
 
     def told(place: slice) -> float:
-        """Return the nodes' characters in relation to their age."""
+        """Return the nodes' length in characters relative to their age."""
         nodes = shown[place]
         weight = math.sqrt(nodes[-1].last_seq - start) - math.sqrt(nodes[0].first_seq - 1 - start)
         return sum(len(each.text) for each in nodes) / weight
@@ -257,7 +258,7 @@ def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:
 
 @dataclass(frozen=True, slots=True)
 class NodeText:
-    """The text of a node; `model` if it was written ahead."""
+    """The text of a node; `model` is its author if it was written ahead."""
 
     text: str
     source: SummarySource
@@ -271,8 +272,8 @@ class Scribe:
     """Writes the nodes of one compaction.
 
     Attributes:
-        asks: Whether a model may still be asked: one that has failed is not.
-        failure: Why a model's text was not used; None if every one was.
+        asks: Whether a model may still be asked; False once it has failed.
+        failure: Reason why a model's text was not used; None if every text was.
         told: The written texts, in order.
     """
 
@@ -302,7 +303,7 @@ class Scribe:
         Args:
             nodes: Oldest first.
             budget_tokens: Most tokens of a model's text.
-            extract_tokens: Most tokens of the extractor's, if more.
+            extract_tokens: Most tokens of the extractor's text, if more.
         """
         texts = [node.text for node in nodes]
         earlier, focus = "\n\n".join(texts), self.request.focus
@@ -324,7 +325,7 @@ class Scribe:
         entries: Sequence[Entry],
         earlier: str,
     ) -> NodeText | None:
-        """Return a model's text for these messages and this earlier text, or None."""
+        """Have a model summarise these messages and the earlier text; return None if it fails."""
         failure = None
         most = min(budget_tokens, self.request.limits.max_summary_tokens)
         steps: tuple[tuple[Level, int, bool], ...] = (
@@ -347,7 +348,7 @@ class Scribe:
         return None
 
     def _kept(self, told: NodeText, source_tokens: int) -> NodeText:
-        """Note the text, or a pointer if it is not shorter than its source, and return it."""
+        """Record and return the text, or a pointer if it is not shorter than its source."""
         if not told.text.strip() or self.tokens(told.text) >= source_tokens:
             told = NodeText(POINTER, "pointer", "extract", 0.0)
         self.told.append(told)
@@ -355,7 +356,7 @@ class Scribe:
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
-    """Join texts that were written ahead; `parted` splits them again."""
+    """Join texts written ahead; `parted` splits them again."""
     text = parts[0].text
     if len(parts) > 1:
         text = "\n\n".join(f"{_HEADING.format(*span_of([part]))}\n{part.text}" for part in parts)
@@ -364,10 +365,10 @@ def joined(parts: Sequence[Summary]) -> Summary:
 
 
 def parted(prepared: Summary | None) -> list[Summary]:
-    """Split a text that was written ahead into its parts, each with its range."""
+    """Split a text written ahead into its parts, each with its range."""
     if prepared is None:
         return []
-    # With one capture group for each number: text, first, last, text, first, last, text.
+    # One capture group per number: text, first, last, text, first, last, text.
     before, *found = _HEADED.split(prepared.text)
     if before.strip() or not found:
         return [prepared]
@@ -378,5 +379,5 @@ def parted(prepared: Summary | None) -> list[Summary]:
 
 
 def span_of(parts: Sequence[Summary]) -> tuple[int, int]:
-    """Return the first and the last seq of neighbours."""
+    """Return the first and last seq covered by adjacent summaries."""
     return parts[0].first_seq, parts[-1].last_seq

@@ -1,7 +1,7 @@
 """The tools of the engine `lcm`: `lcm_grep`, `lcm_describe` and `lcm_expand`.
 
-They read the records of one conversation (`agent.context_engine.Archive`) alone. These are data
-written by strangers and go to the model unchanged.
+They read only the records of one conversation (`agent.context_engine.Archive`). The records are
+untrusted data and go to the model unchanged.
 """
 
 import math
@@ -23,26 +23,26 @@ from agent.tools.truncate import excerpt
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0
-"""Time for a pattern's search in all texts of one call."""
+"""Time limit in seconds for a pattern's search in all texts of one call."""
 MOST_REPEATED = 10_000
-"""Largest product of a pattern's counted repetitions: they are unrolled, and so take memory."""
+"""Largest product of a pattern's repetition counts: they are unrolled and take memory."""
 MATCHED_CHARS = 200_000
 """Characters of one message that a pattern is matched against."""
 MOST_FOUND = 200
-"""Most messages that one call of `lcm_grep` finds, over all its pages."""
+"""Most messages that one `lcm_grep` query finds, over all its pages."""
 SCANNED_ROWS = 2_000
 SCANNED_CHARS = 4_000_000
-"""Most messages and characters that one pattern searches; the answer says where to go on."""
+"""Most messages and characters that one pattern searches; the answer says where to continue."""
 EXCERPT_CHARS = 300
 PAGE_TOKENS = 8_000
 CHARS_PER_TOKEN = 4
-"""A page has at most 8,000 tokens of 4 characters: the loop cuts no result of 32,000 characters."""
+"""A page has at most 8,000 tokens of 4 characters: the loop does not cut results below 32,000."""
 LAST_SEQ = 2**31 - 1
-"""Beyond every message."""
+"""Greater than any message's seq."""
 ROWS_AT_ONCE = 100
-"""Messages that are read from the archive in one call."""
+"""Messages read from the archive at once."""
 TITLE_CHARS = 120
-"""Characters of a node's text in its line."""
+"""Characters of a node's text shown in its line."""
 
 
 class GrepArguments(Arguments):
@@ -60,7 +60,7 @@ class GrepArguments(Arguments):
 
     @model_validator(mode="after")
     def _one_way(self) -> "GrepArguments":
-        # A schema cannot say "one of two" in a form that all providers take.
+        # A schema cannot express "one of two" in a form that all providers accept.
         if (self.query is None) == (self.pattern is None):
             raise ValueError("give either query or pattern")
         return self
@@ -97,16 +97,16 @@ def answer(name: str, arguments: Mapping[str, Any], archive: Archive) -> str:
 
 
 def grep(arguments: GrepArguments, archive: Archive) -> str:
-    """Return the found messages, under the nodes that cover them."""
+    """Return the found messages, grouped by the nodes that cover them."""
     first = (arguments.page - 1) * arguments.limit
     most = min(MOST_FOUND, first + arguments.limit + 1)
-    # A long turn is compacted while it runs: messages of nodes are out of view then.
+    # A long turn is compacted while it runs, so a node may cover its messages.
     end = max((archive.turn_begins_at - 1, *(node.last_seq for node in archive.nodes())))
     last = min(arguments.to_seq or LAST_SEQ, end)
     note = ""
     if arguments.query is not None:
         within = range(arguments.from_seq, last + 1)
-        # The whole ranking: the range may leave out the best ones.
+        # The whole ranking: limiting the range could drop the best matches.
         found = archive.find(arguments.query, MOST_FOUND, end + 1)
         found = [seq for seq in found if seq in within][:most]
     else:
@@ -123,7 +123,7 @@ def grep(arguments: GrepArguments, archive: Archive) -> str:
 def _matching(
     arguments: GrepArguments, archive: Archive, last: int, most: int
 ) -> tuple[list[int], str]:
-    """Return the seqs of messages that a pattern matches, and a note where to go on."""
+    """Return the seqs of matching messages, and a note on where to continue."""
     pattern = _compiled(arguments.pattern or "")
     deadline = time.monotonic() + PATTERN_TIMEOUT_S
     found: list[int] = []
@@ -132,7 +132,7 @@ def _matching(
         rows = archive.bodies(seq, last, ROWS_AT_ONCE)
         for place, body in rows:
             text = full_text(decode(body))[:MATCHED_CHARS]
-            # Counted even if nothing is matched any more: reading and decoding take the time.
+            # Counted even if nothing more is matched: reading and decoding take the time.
             left_chars -= len(text)
             if len(found) < most and left_chars >= 0 and _matches(pattern, text, deadline):
                 found.append(place)
@@ -145,7 +145,7 @@ def _matching(
 
 
 def _compiled(text: str) -> Any:
-    # Compiling nested counts takes memory and time that no time limit of a search bounds.
+    # Compiling nested counts takes memory and time, which no search timeout limits.
     counts = [int(number) for number in re.findall(r"[{,]\s*(\d{1,9})", text)]
     if math.prod(max(1, count) for count in counts) > MOST_REPEATED:
         raise ToolError("the pattern repeats too often; use * or + in place of large counts")
@@ -159,7 +159,7 @@ def _matches(pattern: Any, text: str, deadline: float) -> bool:
     left_s = deadline - time.monotonic()
     try:
         if left_s > 0:
-            # `concurrent` gives other threads their turn: a pattern may run until its time is up.
+            # `concurrent` releases the interpreter lock while the pattern runs.
             return pattern.search(text, timeout=left_s, concurrent=True) is not None
     except TimeoutError:
         pass
@@ -167,7 +167,7 @@ def _matches(pattern: Any, text: str, deadline: float) -> bool:
 
 
 def _by_node(found: Sequence[int], nodes: Sequence[Node]) -> dict[Node | None, list[int]]:
-    """Group found messages by the lowest node that covers them, in the order of their best."""
+    """Group found messages by the lowest node that covers them, ordered by best match."""
     groups: dict[Node | None, list[int]] = {}
     for seq in found:
         covering = (node for node in nodes if node.first_seq <= seq <= node.last_seq)
@@ -193,7 +193,7 @@ def _found_lines(
 
 
 def describe(arguments: DescribeArguments, archive: Archive) -> str:
-    """Return one node with its text, or a line for each."""
+    """Return one node with its text, or one line for each node."""
     nodes = archive.nodes()
     if arguments.node is None:
         return "\n".join(map(_line, nodes)) or "There are no nodes yet: everything is in view."
@@ -224,7 +224,7 @@ def _span(node: Node) -> str:
 
 
 def expand(arguments: ExpandArguments, archive: Archive) -> str:
-    """Return a page of originals, byte for byte, after a line that says where to go on."""
+    """Return a page of originals, byte for byte, after a line that says where to continue."""
     first = arguments.from_seq or 1
     if arguments.node is None:
         last = max(first, arguments.to_seq or first)
@@ -245,9 +245,9 @@ def expand(arguments: ExpandArguments, archive: Archive) -> str:
 def page_of(
     archive: Archive, first: int, last: int, from_char: int, max_tokens: int
 ) -> tuple[str, tuple[int, int] | None] | None:
-    """Return one page of a range, as stored, and the (seq, character) of the next; None for none.
+    """Return one page of a range as stored, and the (seq, character) of the next page or None.
 
-    It begins at `from_char` of the first message, whose line break is its last character.
+    It begins at `from_char` of the first message; a message's line break is its last character.
     """
     parts: list[str] = []
     room = max_tokens
@@ -265,13 +265,13 @@ def page_of(
 def _stored_lines(archive: Archive, first: int, last: int) -> Iterator[tuple[int, str]]:
     while rows := archive.bodies(first, last, ROWS_AT_ONCE):
         for seq, body in rows:
-            # With its line break, so that all pages together are the originals, byte for byte.
+            # With its line break, so that all pages joined are the originals, byte for byte.
             yield seq, f"{body}\n"
         first = rows[-1][0] + 1
 
 
 def _fitting(text: str, room_tokens: int) -> str:
-    """Return about the longest beginning of a text within a room; at least one character."""
+    """Return about the longest beginning of a text that fits; at least one character."""
     part = text[: max(1, room_tokens) * CHARS_PER_TOKEN]
     while len(part) > 1 and (taken := estimate_tokens(part)) > room_tokens:
         part = part[: max(1, min(len(part) - 1, len(part) * max(0, room_tokens) // taken))]

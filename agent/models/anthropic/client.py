@@ -1,4 +1,4 @@
-"""Claude over Anthropic's Messages API: one streaming call, and the meaning of its errors."""
+"""Claude over Anthropic's Messages API: one streaming call, and the mapping of its errors."""
 
 import functools
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ _STOP_REASONS: dict[str | None, StopReason] = {
 
 
 class AnthropicAnswer(StreamedAnswer):
-    """Grows with the events of one stream."""
+    """An answer assembled from the events of one stream."""
 
     lost = httpx2.TransportError
     counts_whole = False
@@ -68,7 +68,7 @@ class AnthropicAnswer(StreamedAnswer):
     @property
     @override
     def _has_ended(self) -> bool:
-        # Some proxies leave out one of its two signs.
+        # Some proxies omit one of the two fields that mark a tool call.
         return self._finished or self._stop_reason is not None
 
     @override
@@ -77,7 +77,7 @@ class AnthropicAnswer(StreamedAnswer):
         if kind != "ping":
             self._clock.note()
         if kind == "message":
-            # A whole answer, not streamed.
+            # A complete answer from a server that does not stream.
             self._begin(event)
             for index, block in enumerate(event["content"]):
                 self._begin_block(index, block)
@@ -91,7 +91,7 @@ class AnthropicAnswer(StreamedAnswer):
         elif kind == "message_delta":
             self._stop_reason = event["delta"].get("stop_reason") or self._stop_reason
             usage = event.get("usage")
-            # Without a last count, the first one is too small.
+            # Without a final report the first count is too small.
             self._is_counted = tokens_in(usage, "output_tokens") > 0
             self._usage = _usage(usage, self._usage)
         elif kind == "message_stop":
@@ -109,18 +109,18 @@ class AnthropicAnswer(StreamedAnswer):
         elif kind == "tool_use":
             self._draft.end_text()
             call = self._calls[index] = self._draft.begin_call()
-            # Some proxies send the whole input here and no deltas.
+            # Some proxies send the whole input here instead of deltas.
             given = block.get("input")
             whole = arguments_in(given) if given else ""
             self._draft.grow(call, text_in(block.get("id")), text_in(block.get("name")), whole)
         elif kind in {"thinking", "redacted_thinking"}:
-            # The API takes signed blocks back only unchanged and in their place.
+            # The API accepts signed blocks only unchanged and in their original position.
             self._draft.end_text()
             self._draft.count(len(str(block)))
             self._thinking[index] = block, (len(self._draft.text), len(self._draft.calls))
 
     def _grow_block(self, index: object, delta: Block) -> None:
-        """Take a delta; drop those of blocks that never began, and of a server's tools."""
+        """Append a delta; ignore blocks that never began and blocks of server-side tools."""
         kind = delta.get("type")
         if kind == "text_delta":
             self._draft.say(text_in(delta.get("text")))
@@ -139,7 +139,7 @@ class AnthropicAnswer(StreamedAnswer):
 
 
 def _usage(reported: object, before: Usage) -> Usage:
-    """Return the totals reported so far; missing fields keep their values of `before`."""
+    """Return the usage totals reported so far; missing fields keep their value in `before`."""
     hour = tokens_in(
         field_in(reported, "cache_creation"),
         "ephemeral_1h_input_tokens",
@@ -162,19 +162,19 @@ class AnthropicModel(ApiModel):
     answer = AnthropicAnswer
 
     def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
-        """Prepare the client; the arguments are as for `ApiModel`."""
+        """Prepare the client; see `ApiModel` for the arguments."""
         name = settings.name or DEFAULT_NAMES["anthropic"]
         key = key_of(settings, variable="ANTHROPIC_API_KEY")
         super().__init__(settings, name, settings.base_url, key, key_number)
 
     @functools.cached_property
     def _client(self) -> anthropic.AsyncAnthropic:
-        """The SDK's client, made by the first request, which then reports a failure to make it."""
+        """Create the SDK's client on the first request, so that its failure is reported there."""
         url, idle = base_url_of(self._settings), self._settings.idle_timeout_s
         return anthropic.AsyncAnthropic(
             api_key=self._key,
             base_url=url,
-            # The one retry policy is agent/models/recovery.py's.
+            # Parley has a single retry policy: agent/models/recovery.py.
             max_retries=0,
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
@@ -205,17 +205,18 @@ class AnthropicModel(ApiModel):
                 refusal = read(exc.status_code, exc.response.headers, exc.body)
             raise refusal.error(self._key, self.context_length, asked) from exc
         except (anthropic.APIError, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as exc:
-            # The system's words name the host or port; other texts may hold a header.
+            # The operating system's message names host and port; other messages may contain a
+            # header.
             told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
             raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc
 
     @override
     async def _stream(self, request: ModelRequest, answer: StreamedAnswer) -> None:
         self._client.api_key = self._key
-        # The operator's fields come last: they may change all but the reserved ones.
+        # The operator's fields come last: they may override all but the reserved ones.
         body = request_body(request, self.name) | self._extra
-        # The SDK's own method would check each field of each message, and make an object of each
-        # event: both cost more than all else that Parley does for a call.
+        # The SDK's own method would validate every field of every message and build an object for
+        # every event: together that costs more than everything else Parley does for a call.
         stream = await self._client.post(
             "/v1/messages",
             cast_to=object,
@@ -233,5 +234,5 @@ class AnthropicModel(ApiModel):
 
     @override
     def _window_in(self, found: object) -> int | None:
-        # A page of HTML is a text for the SDK.
+        # The SDK returns an HTML page as text.
         return None if isinstance(found, str) else tokens_in(found, "max_input_tokens")

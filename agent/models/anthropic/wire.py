@@ -1,12 +1,12 @@
 """The request body of Anthropic's Messages API, built from Parley's messages; pure functions.
 
-Every text is a block, marked or not, so a breakpoint of the prompt cache changes no byte of the
-prefix. A marker that its block cannot carry (empty text, thinking, an empty message) moves to the
-block before it, in its message if there is one.
+Every text is sent as a block, marked or not, so a prompt-cache breakpoint changes no byte of the
+prefix. If a block cannot carry a marker (empty text, thinking, an empty message), the marker moves
+to the block before it, within the same message if possible.
 
-Claude's signed thinking is kept with its message and sent back in its place: `opaque["anthropic"]`
-holds the original blocks, `opaque["anthropic_places"]` what came before each of them (characters of
-the text, and tool calls), unless they all came first. The API wants them in their order.
+Claude's signed thinking is stored with its message and sent back at its original position:
+`opaque["anthropic"]` holds the original blocks, `opaque["anthropic_places"]` their positions
+(characters of text and number of tool calls before each), unless they all came first.
 """
 
 import re
@@ -33,7 +33,7 @@ from agent.prompt_caching import KEY, marker_of
 
 Block = dict[str, Any]
 Place = tuple[int, int]
-"""Characters of the text, and tool calls, before a block of thinking."""
+"""Position of a thinking block: characters of text and number of tool calls before it."""
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
@@ -58,16 +58,16 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
             for it in request.tools
         ]
         if not request.allow_tools:
-            # The tools stay: else the prefix would change, and its calls be refused.
+            # Keep the tools: removing them would change the prefix and invalidate their calls.
             body["tool_choice"] = {"type": "none"}
     if request.conversation:
-        # The API asks for an id without personal data.
+        # The API asks for a user id that contains no personal data.
         body["metadata"] = {"user_id": request.conversation}
     return body
 
 
 def wire_id(call_id: str) -> str:
-    """Return an id in the API's alphabet; different ids stay different."""
+    """Return a call id in the API's alphabet; different ids stay different."""
     # Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
     if call_id and not FOREIGN.search(call_id):
         return call_id
@@ -76,9 +76,9 @@ def wire_id(call_id: str) -> str:
 
 
 def _laid_out(messages: list[ChatMessage]) -> tuple[list[Block], list[dict[str, Any]]]:
-    """Return the system blocks and the messages, by turns of user and assistant.
+    """Return the system blocks and the messages, which alternate between user and assistant.
 
-    Tool results become one user message, in the order of their calls, with the text after them.
+    Tool results become one user message, ordered like their calls, followed by any user text.
     """
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
@@ -86,14 +86,15 @@ def _laid_out(messages: list[ChatMessage]) -> tuple[list[Block], list[dict[str, 
         role = _ROLES[message["role"]]
         if role == "system":
             system += blocks
-        # The API wants user and assistant by turns, and all results of a message in the next one.
+        # The API requires alternating roles, and all results of a message in the next one.
         elif blocks and turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
     for asked, answered in pairwise(turns):
         if answered["role"] == "user" and len(answered["content"]) > 1:
-            # The API wants results first; their order is free, but must not change: the prefix.
+            # The API requires results first. Their order is free but must stay fixed to keep the
+            # prefix.
             places = {block["id"]: n for n, block in enumerate(asked["content"]) if "id" in block}
             last = len(asked["content"])
             answered["content"].sort(key=lambda it: places.get(it.get("tool_use_id"), last))
@@ -101,7 +102,7 @@ def _laid_out(messages: list[ChatMessage]) -> tuple[list[Block], list[dict[str, 
 
 
 def _blocks(message: ChatMessage) -> list[Block]:
-    """Return new blocks; markers that are on none of them become blocks of their own."""
+    """Return new blocks; markers not attached to any of them become blocks of their own."""
     role = message["role"]
     if role == "tool":
         return [_result(message)]
@@ -112,14 +113,14 @@ def _blocks(message: ChatMessage) -> list[Block]:
     if KEY in message:
         blocks.append({KEY: message["cache_control"]})
     blocks = spoken(blocks)
-    # The API refuses a message that ends with thinking.
+    # The API refuses a message that ends with a thinking block.
     silent = {None, *_THINKING}
     end = max((n for n, it in enumerate(blocks, 1) if it.get("type") not in silent), default=0)
     return [*blocks[:end], *(block for block in blocks[end:] if "type" not in block)]
 
 
 def _block(part: Part) -> Block:
-    """Return a part as a block; an empty one if the API does not take it."""
+    """Return a part as a block, or an empty dict if the API does not accept it."""
     match part["type"]:
         case "text":
             return {"type": "text", "text": part["text"]}
@@ -146,7 +147,8 @@ def _result(message: ChatMessage) -> Block:
     content, marker = message.get("content"), message.get("cache_control")
     if isinstance(content, list):
         content, marker = spoken(filter(None, map(_block, content))), marker_of(message)
-        # One string if all is text: its bytes do not depend on how a tool cut its text.
+        # Send a single string if all parts are text: its bytes do not depend on how the tool split
+        # it.
         if all(block["type"] == "text" for block in content):
             content = "\n".join(block["text"] for block in content)
     if isinstance(content, str):
@@ -159,8 +161,8 @@ def _result(message: ChatMessage) -> Block:
 
 
 def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
-    """Return the thinking that a message keeps: blocks with a signature, and their places."""
-    # The API does not take a block back without its signature.
+    """Return the thinking that a message keeps: signed blocks and their positions."""
+    # The API does not accept an unsigned block back.
     kept = [
         (block, place)
         for block, place in thoughts
@@ -175,17 +177,17 @@ def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
 
 
 def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
-    """Return the blocks of an assistant message with its thinking in its places.
+    """Return the blocks of an assistant message with its thinking at its original positions.
 
     Args:
         message: The message as stored.
-        said: Its text and tool_use blocks in the order of the wire; not changed. A text block with
-            thinking in the middle is split, and a marker on it stays with its end.
+        said: Its text and tool_use blocks in wire order; not modified. A text block with thinking
+            in the middle is split, and its marker stays with the second half.
     """
     opaque = message.get("opaque") or {}
     thoughts: list[Block] = opaque.get("anthropic") or []
     places = opaque.get("anthropic_places") or [(0, 0)] * len(thoughts)
-    # From the last one on, so that the places of the earlier ones stay valid.
+    # Work backwards, so that earlier positions stay valid.
     blocks = list(said)
     for thought, (chars, calls) in reversed(list(zip(thoughts, places, strict=False))):
         if calls:
@@ -198,7 +200,7 @@ def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
 
 
 def _behind_text(blocks: list[Block], chars: int) -> int:
-    """Return the index behind so many characters of text; the block around it is split."""
+    """Return the block index after `chars` characters of text; split the block that contains it."""
     for index, block in enumerate(blocks):
         if chars <= 0 or block.get("type") == "tool_use":
             return index

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's Chat Completions: one streaming call, and its list of models."""
+"""Any server that speaks OpenAI's Chat Completions: one streaming call, and its model list."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -26,19 +26,19 @@ _STOP_REASONS: dict[str, StopReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
-    # Of Gemini, Mistral and servers that pass on the words of another API.
+    # Sent by Gemini, Mistral and servers that forward another API's terms.
     "max_tokens": "length",
     "max_output_tokens": "length",
     "model_length": "length",
     "content_filter": "refused",
 }
 _BROKEN_CALL = "function_call_filter"
-"""Gemini's end of an answer with an unreadable call. Source: answers that users quote in issues,
-e.g. "function_call_filter: MALFORMED_FUNCTION_CALL"."""
+"""Gemini's finish reason for an unparsable call. Source: answers quoted in users' issues, e.g.
+"function_call_filter: MALFORMED_FUNCTION_CALL"."""
 _PRESETS = PROVIDERS.keys() - DEFAULT_NAMES
 
-# In order: the loaded window before the possible one. A model's training window is not the
-# server's. Source: the answers that the servers' projects document.
+# In order: the loaded window before the possible one. A model's training window may differ from the
+# server's. Source: answers documented by the servers' projects.
 _WINDOW_KEYS = (
     "loaded_context_length",  # LM Studio
     "max_model_len",  # vLLM, SGLang
@@ -50,23 +50,23 @@ _WINDOW_KEYS = (
 
 
 class OpenAIStream(StreamedAnswer):
-    """The common part of both APIs' answers."""
+    """The common part of both OpenAI APIs' answers."""
 
     lost = (aiohttp.ClientError, OSError)
     counts_whole = True
     _refused = False
 
     def _note_usage(self, reported: object, asked: str, answered: str) -> None:
-        """Take a report; `asked` and `answered` are the API's words in its fields."""
+        """Record a usage report; `asked` and `answered` are the API's words in its field names."""
         self._usage = usage_in(reported, asked, answered)
         self._cost_usd = cost_in(reported)
 
 
 class OpenAIAnswer(OpenAIStream):
-    """Grows with the chunks of one stream.
+    """An answer assembled from the chunks of one stream.
 
-    Some servers give no reason for the end: `[DONE]` after some text is the end as well, and so is
-    the report of usage.
+    Some servers send no finish reason: `[DONE]` after some text ends the answer as well, and so
+    does the usage report.
     """
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str = "") -> None:
@@ -104,13 +104,13 @@ class OpenAIAnswer(OpenAIStream):
             self._is_done = True
         for choice in event.get("choices") or []:
             self._is_done = False
-            # A server without streams sends the whole message.
+            # A server that does not stream sends the whole message.
             if delta := choice.get("delta") or choice.get("message"):
                 self._grow(delta)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
     def _grow(self, delta: Fields) -> None:
-        # The field's name differs, and some servers fill both.
+        # The field's name varies, and some servers fill both.
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(name), str) and thought:
                 self._draft.think(thought)
@@ -130,7 +130,7 @@ class OpenAIAnswer(OpenAIStream):
     def _grow_call(self, delta: Fields) -> None:
         index = delta.get("index")
         slot = self._slots.get(index)
-        # Some servers give every call of a message the index 0, or none, and only the ids differ.
+        # Some servers send index 0, or none, for every call of a message; only the ids differ.
         call_id = text_in(delta.get("id"))
         function = delta.get("function")
         if slot is None or _is_another(slot, call_id, function):
@@ -143,7 +143,7 @@ class OpenAIAnswer(OpenAIStream):
 
 
 def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
-    """Whether a delta begins a call other than the one at its index, which Gemini has for all."""
+    """Return whether a delta starts another call at the same index; Gemini reuses one for all."""
     if call_id and slot.id:
         return call_id != slot.id
     is_whole = bool(slot.name) and parse_object("".join(slot.arguments)) is not None
@@ -151,17 +151,17 @@ def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
 
 
 def usage_in(reported: object, asked: str, answered: str) -> Usage:
-    """Return the usage in a report; `asked` and `answered` are the API's words in its fields."""
+    """Parse a usage report; `asked` and `answered` are the API's words in its field names."""
     details = field_in(reported, f"{asked}_tokens_details")
     written = tokens_in(details, "cache_write_tokens")
-    # DeepSeek and Moonshot report cached tokens in fields of their own.
+    # DeepSeek and Moonshot report cached tokens in their own fields.
     cached = (
         tokens_in(details, "cached_tokens")
         or tokens_in(reported, "prompt_cache_hit_tokens")
         or tokens_in(reported, "cached_tokens")
     )
     prompt = tokens_in(reported, f"{asked}_tokens")
-    # Gemini counts thoughts in the sum alone, and bills them as output.
+    # Gemini includes thoughts only in the total, and bills them as output.
     thought = tokens_in(reported, "total_tokens") - prompt
     return Usage(
         input_tokens=max(prompt - cached - written, 0),
@@ -172,9 +172,9 @@ def usage_in(reported: object, asked: str, answered: str) -> Usage:
 
 
 def cost_in(reported: object) -> float | None:
-    """Return the cost of a call as OpenRouter reports it.
+    """Return the cost of a call in US dollars as OpenRouter reports it.
 
-    With the operator's own key for the upstream, `cost` is OpenRouter's fee alone.
+    If the operator uses an own key for the upstream provider, `cost` is OpenRouter's fee alone.
 
     Source: https://openrouter.ai/docs/use-cases/usage-accounting
     """
@@ -186,20 +186,20 @@ def cost_in(reported: object) -> float | None:
 
 
 class OpenAIServerModel(ApiModel):
-    """A model of a server that speaks one of OpenAI's APIs: the common part.
+    """The common part of models behind either of OpenAI's APIs.
 
     `base_url` ends in /v1; most local servers need no key.
 
     Attributes:
-        path: Of the API, after the address.
-        ends: Types of events that end an answer in an API without `[DONE]`.
+        path: Path of the API, relative to the base URL.
+        ends: Event types that end an answer in an API without `[DONE]`.
     """
 
     path: ClassVar[str]
     ends: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
-        """Prepare the client; the arguments are as for `ApiModel`."""
+        """Prepare the client; see `ApiModel` for the arguments."""
         provider, base_url = settings.provider, base_url_of(settings)
         if provider in _PRESETS and not settings.name:
             raise ModelNotFound(f"provider {provider} has no default model: set model.name")
@@ -210,9 +210,9 @@ class OpenAIServerModel(ApiModel):
         super().__init__(settings, name, base_url, key, key_number)
         self._origin = origin_of(base_url, name)
         self._server = JsonServer(base_url, lambda: self._key, settings.idle_timeout_s)
-        # OpenAI's newer models refuse `max_tokens`; other servers know no other name.
+        # OpenAI's newer models refuse `max_tokens`; other servers know only that name.
         self.mode.usual = frozenset({"max_completion_tokens"} if official else ())
-        # These two merge neighbours themselves, or have models that take them.
+        # These two merge consecutive messages themselves, or their models accept them.
         self._joins = not (official or self.provider == "openrouter" or self.cache_layout)
 
     @override
@@ -232,7 +232,7 @@ class OpenAIServerModel(ApiModel):
                 async with self._server.events(self.path, body, self.ends) as events:
                     await answer.read(events)
             except ServerError as refusal:
-                # Some servers refuse inside of the stream; text is not repeated.
+                # Some servers report a refusal inside the stream, which has not repeated any text.
                 if answer.has_begun or not talk.goes_on(refusal.refusal):
                     raise
             else:
@@ -241,18 +241,18 @@ class OpenAIServerModel(ApiModel):
 
     @abstractmethod
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
-        """Return the body of a request in a form for `quirks`, without the operator's fields."""
+        """Return the request body adapted to `quirks`, without the operator's fields."""
 
     @override
     async def _asked(self) -> object:
         if self.provider == "openrouter":
-            # Its list is public: it proves nothing about the key.
+            # OpenRouter's model list is public: reading it proves nothing about the key.
             await self._server.ask("/key")
         return await self._server.ask("/models")
 
     @override
     def _window_in(self, found: object) -> int | None:
-        # OpenAI's own list has no sizes.
+        # OpenAI's own list contains no sizes.
         if not isinstance(found, dict | list):
             return None
         return window_in_list(found, self.name)
@@ -277,9 +277,9 @@ class OpenAIModel(OpenAIServerModel):
 
 
 def window_in_list(listing: object, name: str) -> int:
-    """Return a model's window in an answer to GET /models, which may be anything; else 0.
+    """Return a model's window from a response of GET /models of any type, or 0.
 
-    A server with a single model answers with that one under any name (llama.cpp).
+    A server with a single model lists it under an arbitrary name (llama.cpp).
     """
     # Together sends the list without an envelope.
     models = listing.get("data") if isinstance(listing, dict) else listing
@@ -294,7 +294,7 @@ def window_in_list(listing: object, name: str) -> int:
 
 @contextmanager
 def openai_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
-    """Map errors of the transport to agent/errors.py; the arguments are as for `Refusal.error`."""
+    """Map transport errors to agent/errors.py; see `Refusal.error` for the arguments."""
     try:
         yield
     except ServerError as exc:

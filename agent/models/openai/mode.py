@@ -1,12 +1,12 @@
-"""The quirks of a server that speaks OpenAI's API, learned from its refusals.
+"""Quirks of servers that speak OpenAI's API, learned from their refusals.
 
-The chat templates of many models want strict roles or know no system message; other servers have
-another name for a field. It is not documented, and changes with the server's software. So a request
-is sent in the usual form; if the server refuses it in known words, the request is made again in the
-form that meets them.
+The chat templates of many models require strict roles or reject system messages; some servers name
+a field differently. These quirks are undocumented and change with the server's software. So a
+request is first sent in the usual form; if the server refuses it with a known message, the request
+is sent again in the form the message asks for.
 
-A quirk applies to a server and a model, for a day, in this process; then a refusal teaches it
-again. `wire.py` applies it.
+A quirk is remembered per server and model for one day, in this process; after that another refusal
+must teach it again. `wire.py` applies quirks.
 """
 
 import math
@@ -41,27 +41,27 @@ Quirk = Literal[
     "plain_schemas",
     "tool_parser_off",
 ]
-"""Differences of a server.
+"""Deviations of a server from the usual form.
 
-- strict_roles: user and assistant by turns; no question right after the results of tools.
-- no_system: no system message; its text is sent before the first question.
-- no_tools: no tools; earlier calls are sent as text.
-- no_null: a message of calls alone needs a text, even an empty one.
-- one_call: one call in an assistant message.
-- short_ids: ids of calls are nine letters or digits.
-- signed_calls: a call needs a signature, also that of another model (Gemini 3).
+- strict_roles: roles must alternate; no question directly after tool results.
+- no_system: rejects system messages; their text goes before the first question.
+- no_tools: rejects tools; earlier calls are sent as text.
+- no_null: a message that only has calls still needs a text, even an empty one.
+- one_call: accepts a single call per assistant message.
+- short_ids: call ids must be nine letters or digits.
+- signed_calls: every call needs a signature, even another model's call (Gemini 3).
 - reasoned: an answer needs `reasoning_content`, even an empty one (DeepSeek, Kimi).
-- blank_reasoning: it must not be empty either, but an ellipsis is enough (some versions of Kimi).
-- max_tokens, max_completion_tokens: the field for the limit of the output.
-- no_stream_options, no_tool_choice: an unknown field.
+- blank_reasoning: it must not be empty, but an ellipsis suffices (some versions of Kimi).
+- max_tokens, max_completion_tokens: the name of the output limit's field.
+- no_stream_options, no_tool_choice: rejects the field.
 - no_encrypted_reasoning: the model does not reason (Responses).
-- plain_schemas: only the common words of JSON schemas in tools.
-- tool_parser_off: calls of tools come as text. Changes no request; it is reported to the operator.
+- plain_schemas: tool schemas may only use the common JSON Schema keywords.
+- tool_parser_off: tool calls arrive as text. Changes no request; reported to the operator.
 """
 Quirks = frozenset[Quirk]
 PARSER_OFF: Quirk = "tool_parser_off"
 Limit = Literal["window", "output"]
-"""A size that a refusal may name: of the window, or of the longest answer."""
+"""A size that a refusal may name: of the window or of the longest answer."""
 
 _CALL_MARK = re.compile(
     # <tool_call>, [TOOL_CALLS], <function=…>, <invoke name=…>, <|python_tag|>, <|action_start|>
@@ -72,12 +72,12 @@ _CALL_MARK = re.compile(
     re.IGNORECASE,
 )
 _CALL_CHARS = 200
-"""After such a mark the name of a tool follows within so many characters."""
+"""The tool's name follows within this many characters after such a mark."""
 
 REFUSALS = frozenset({400, 422, 500})
-"""Statuses of a refused form; llama.cpp says 500 if a template raises."""
+"""Status codes of a refused form; llama.cpp sends 500 if a template raises."""
 LOOK_AGAIN_S = 24 * 3600.0
-"""How long a learned quirk is used. Learning it again costs one refusal."""
+"""Lifetime of a learned quirk in seconds. Learning it again costs one refusal."""
 
 _UNKNOWN = (
     r"(?:un(?:supported|known|recognized|expected)|not (?:supported|permitted|allowed|recognized)"
@@ -119,9 +119,9 @@ _NO_SYSTEM = (
 _SHORT_IDS = r"alphanumeric strings? with length 9|a-z, A-Z, 0-9, with a length of 9"
 _ONE_CALL = r"only supports? single tool.calls?|parallel tool calls are not supported"
 _SCHEMAS = rf"{_UNKNOWN}.{{0,200}}(?:function_declarations|function\.parameters|json schema)"
-# In order: the more specific ones first. Sources: `raise_exception` in templates (Llama, Mistral,
-# Gemma), and texts of OpenAI, Mistral, Gemini, Perplexity, Ollama, vLLM and OpenRouter, quoted by
-# their documentation and issue trackers.
+# Ordered from specific to general. Sources: `raise_exception` in templates (Llama, Mistral, Gemma),
+# and messages of OpenAI, Mistral, Gemini, Perplexity, Ollama, vLLM and OpenRouter, quoted in their
+# documentation and issue trackers.
 _SIGNS: tuple[tuple[Quirk, str], ...] = (
     ("signed_calls", r"missing an? .{0,3}thought_signature"),
     ("reasoned", _NO_REASONING),
@@ -138,7 +138,7 @@ _SIGNS: tuple[tuple[Quirk, str], ...] = (
     ("no_tool_choice", _unknown("tool_choice")),
     ("no_system", _NO_SYSTEM),
     ("strict_roles", _NOT_BY_TURNS),
-    # Older templates count every message, and say the same of each unknown role.
+    # Older templates count every message and report the same error for any unknown role.
     ("no_system", _NOT_BY_TURNS),
     ("no_tools", _NOT_BY_TURNS),
 )
@@ -151,22 +151,22 @@ _SENT_WITH: dict[Quirk, Quirks] = {
     "max_tokens": frozenset({"max_completion_tokens"}),
     "blank_reasoning": frozenset({"reasoned"}),
 }
-"""Quirks that can only be learned from a request with these."""
+"""Quirks that can only be learned from a request with these features."""
 
 
 def is_official(base_url: str) -> bool:
-    """Whether a URL is OpenAI's own."""
+    """Return whether a URL belongs to OpenAI itself."""
     return (urlsplit(base_url).hostname or "").endswith("api.openai.com")
 
 
 @dataclass(slots=True)
 class ServerMode:
-    """The form and the sizes of requests to one server and model.
+    """The form and the size limits of requests to one server and model.
 
     Attributes:
-        server: The server and model in the log.
-        usual: Quirks known without any refusal.
-        now: Seconds since the epoch.
+        server: Name of the server and model in the log.
+        usual: Quirks known without a refusal.
+        now: Clock in seconds since the epoch.
     """
 
     server: str
@@ -177,41 +177,41 @@ class ServerMode:
 
     @property
     def quirks(self) -> Quirks:
-        """The quirks for the next request."""
+        """Quirks for the next request."""
         return _with(self.usual, self.learned)
 
     @property
     def learned(self) -> Quirks:
-        """The quirks learned within the last day; tool_parser_off stays until a call comes."""
+        """Quirks learned within the last day; tool_parser_off stays until a proper call arrives."""
         since = self.now() - LOOK_AGAIN_S
         found = self._learned.items()
         return frozenset(each for each, at in found if at > since or each == PARSER_OFF)
 
     def limit(self, limit: Limit, believed: int | None = 0) -> float:
-        """Return the limit that a refusal of the last day named, or inf.
+        """Return the limit in tokens named by a refusal within the last day, or inf.
 
-        `believed` is the limit known before, which may be another now; None for any.
+        `believed` is the previously known limit, which may have changed since; None matches any.
         """
         tokens, seen, then = self._limits.get(limit, (0, 0.0, 0))
         is_new = self.now() - seen < LOOK_AGAIN_S and believed in {then, None}
         return tokens if is_new else math.inf
 
     def keep_limit(self, limit: Limit, tokens: int, believed: int = 0) -> None:
-        """Limit later requests to so many tokens; `believed` were allowed so far."""
+        """Limit later requests to `tokens`; `believed` was the limit so far."""
         self._limits[limit] = tokens, self.now(), believed
         log.warning("server_mode_learned", server=self.server, quirk=limit, tokens=tokens)
 
     def keep_to(self, quirks: Iterable[Quirk]) -> None:
-        """Use quirks from now on: requests in their form were accepted."""
+        """Use these quirks from now on: the server accepted a request in their form."""
         for quirk in sorted(quirks):
             if quirk not in self._learned:
-                # Without the server's words: they may repeat the request.
+                # Log without the server's message: it may repeat the request.
                 log.warning("server_mode_learned", server=self.server, quirk=quirk)
             self._learned.pop(_OPPOSITE.get(quirk, quirk), None)
             self._learned[quirk] = self.now()
 
     def note_calls(self, text: str, names: Iterable[str], *, called: bool) -> None:
-        """Learn from the text of an answer whether calls of the tools `names` come as text."""
+        """Learn from an answer's text whether calls of the tools `names` arrive as text."""
         is_known = PARSER_OFF in self._learned
         if called and is_known:
             self._learned.pop(PARSER_OFF)
@@ -224,32 +224,32 @@ _MODES: dict[str, ServerMode] = {}
 
 
 def mode_of(server: str) -> ServerMode:
-    """Return the one mode of a server and model in this process."""
+    """Return the shared mode of a server and model in this process."""
     return _MODES.setdefault(server, ServerMode(server))
 
 
 def known_modes() -> list[ServerMode]:
-    """Return the modes of all used servers."""
+    """Return the modes of all servers used so far."""
     return list(_MODES.values())
 
 
 def has_call(text: str, names: Iterable[str]) -> bool:
-    """Whether a text has a call of one of the tools, in the form of any family of models."""
+    """Return whether a text contains a call of one of the tools, in any known model's format."""
     marks = (text[mark.start() : mark.end() + _CALL_CHARS] for mark in _CALL_MARK.finditer(text))
     known = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     return any(known.search(each) for each in marks)
 
 
 def _with(quirks: Quirks, learned: Quirks) -> Quirks:
-    """Add learned quirks, without the opposites of them."""
+    """Add learned quirks and remove their opposites."""
     return learned | {quirk for quirk in quirks if _OPPOSITE.get(quirk) not in learned}
 
 
 def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
-    """Return the quirk that the words of a refusal name, or None.
+    """Return the quirk named by the words of a refusal, or None.
 
-    `known` are the quirks of the refused request and of those before it: a server that refuses both
-    of two forms is not asked forever.
+    `known` holds the quirks of the refused request and its predecessors: it stops the retries with
+    a server that refuses both of two forms.
     """
     for quirk, sign in _COMPILED:
         met = quirk in known or not _SENT_WITH.get(quirk, known) <= known
@@ -259,7 +259,7 @@ def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
 
 
 class Negotiation:
-    """The form of one request until the server accepts it; `build` makes a body for quirks."""
+    """Finds the form of a request that the server accepts; `build` makes a body for quirks."""
 
     def __init__(self, mode: ServerMode, build: Callable[[Quirks], dict[str, Any]]) -> None:
         self._mode = mode
@@ -272,12 +272,12 @@ class Negotiation:
         return self._build(self._quirks)
 
     def goes_on(self, refusal: Refusal) -> bool:
-        """Whether the server may accept another form."""
+        """Return whether the server may accept another form."""
         if refusal.status not in REFUSALS:
             return False
         refused = self._build(self._quirks)
         known = self._quirks | self._learned
-        # A quirk that leaves the request unchanged is not the reason of the refusal.
+        # A quirk that leaves the request unchanged cannot be the reason for the refusal.
         while (quirk := meaning_of(refusal.text, known)) is not None:
             other = _with(self._quirks, frozenset({quirk}))
             if self._build(other) != refused:
@@ -288,6 +288,6 @@ class Negotiation:
         return False
 
     def settle(self) -> None:
-        """Learn the form in which the server accepted the request."""
+        """Remember the form in which the server accepted the request."""
         if self._learned:
             self._mode.keep_to(self._learned & self._quirks)

@@ -1,14 +1,14 @@
-"""A model behind OpenAI's Responses API: one streaming call, and the body of its request.
+"""A model behind OpenAI's Responses API: one streaming call, and its request body.
 
-In this API OpenAI's reasoning models get their thoughts back, between the calls of a turn and from
+This API returns earlier thoughts to OpenAI's reasoning models, between the calls of a turn and from
 turn to turn; over Chat Completions they start over each time. The provider stores nothing
-(`store: false`): each request has the whole conversation, with the thoughts encrypted.
+(`store: false`): each request carries the whole conversation, with encrypted thoughts.
 `message["opaque"]["openai"]` holds
 
-- `origin`: the server and the family of the model; no other server gets any of it back;
-- `output`: the items of the answer in order: a thought verbatim, a text as its number of characters
-  and its phase, a call as a mark (texts and arguments are the message's own);
-- `reasoning_tokens`: the reported size of the thoughts, which cannot be read.
+- `origin`: the server and the model family; the fields are not sent to any other server;
+- `output`: the items of the answer in order: thoughts verbatim, texts as their length in characters
+  and their phase, calls as a mark (the message itself has the texts and arguments);
+- `reasoning_tokens`: the reported size of the thoughts, which are unreadable.
 """
 
 from typing import Any
@@ -55,7 +55,7 @@ _INCOMPLETE: dict[str | None, StopReason] = {
 
 
 class ResponsesAnswer(OpenAIStream):
-    """Grows with the events of one stream."""
+    """An answer assembled from the events of one stream."""
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str = "") -> None:
         super().__init__(draft, clock, origin)
@@ -108,7 +108,7 @@ class ResponsesAnswer(OpenAIStream):
             self._end(str(kind), event)
 
     def _take_whole(self, response: Fields) -> None:
-        """Take a whole answer, not streamed."""
+        """Process a complete answer from a server that does not stream."""
         self._model = text_in(response.get("model"))
         for place, item in enumerate(response.get("output") or []):
             self._end_item({"output_index": place}, item)
@@ -125,11 +125,11 @@ class ResponsesAnswer(OpenAIStream):
             self._draft.grow(call, text_in(item.get("call_id")), text_in(item.get("name")))
 
     def _end_item(self, event: Fields, item: Fields) -> None:
-        """Take a whole item, with its text and arguments if their deltas did not come."""
+        """Process a complete item; use its text and arguments if their deltas did not arrive."""
         place, kind = event.get("output_index"), item.get("type")
         if kind == "reasoning":
             self._draft.count(len(str(item)))
-            # Without its encrypted part it is of no use to the model.
+            # Without its encrypted part a thought is useless to the model.
             if item.get("encrypted_content"):
                 self._items.append({key: item[key] for key in _KEPT if key in item})
         elif kind == "message":
@@ -184,7 +184,7 @@ def responses_body(
 ) -> dict[str, Any]:
     """Build the arguments of `responses.create` for one call, without `stream`.
 
-    `origin` is the receiver, see `agent.models.openai.wire.origin_of`.
+    `origin` is the receiver; see `agent.models.openai.wire.origin_of`.
     """
     system, others = "", request.messages
     if others and others[0]["role"] == "system":
@@ -199,14 +199,14 @@ def responses_body(
         body["instructions"] = system
     if "no_encrypted_reasoning" not in quirks:
         body["include"] = ["reasoning.encrypted_content"]
-    # Strict schemas would have to name every property as required.
+    # Strict schemas would have to list every property as required.
     tools = [{"type": "function", **it, "strict": False} for it in tools_of(request, quirks)]
     return body | offered(request, quirks, tools)
 
 
 def _items(message: ChatMessage, origin: str) -> list[Fields]:
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
-    # OpenAI refuses the thoughts of another model.
+    # OpenAI refuses thoughts of another model.
     is_replayed = OUTPUT in kept and kept.get("origin") == origin
     return _replayed_items(message) if is_replayed else _plain_items(message)
 
@@ -225,7 +225,7 @@ def _plain_items(message: ChatMessage) -> list[Fields]:
 
 
 def _replayed_items(message: ChatMessage) -> list[Fields]:
-    """Return an answer as its original items; as plain ones if the message was changed since."""
+    """Return an answer's original items, or plain ones if the message has changed since."""
     text, calls = text_of(message), list(message.get("tool_calls") or ())
     output = message["opaque"][PROVIDER][OUTPUT]
     kinds = [item["type"] for item in output]
@@ -239,7 +239,7 @@ def _replayed_items(message: ChatMessage) -> list[Fields]:
             text = text[item["chars"] :]
         else:
             items.append(_call(calls.pop(0)) if item["type"] == "function_call" else item)
-    # A blank text is not sent, and a thought at the end is refused.
+    # Blank text is not sent, and the API refuses a trailing thought.
     while items and items[-1]["type"] == "reasoning":
         items.pop()
     return items
@@ -253,7 +253,7 @@ def _said(text: str, phase: str | None = None) -> list[Fields]:
 
 
 def _part(part: Fields) -> Fields:
-    """Return a part of a question; an empty one if it cannot be sent."""
+    """Return one part of a question, or an empty dict if it cannot be sent."""
     if part["type"] == "text":
         return {"type": "input_text", "text": part["text"]}
     if part["type"] == "image_url":

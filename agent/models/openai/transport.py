@@ -1,7 +1,7 @@
-"""HTTP to a server that speaks OpenAI's API: sends JSON; receives JSON or a stream of events.
+"""HTTP to a server that speaks OpenAI's API: sends JSON, receives JSON or an event stream.
 
-It uses aiohttp's client. OpenAI's SDK would add types, an object for each event and retries, which
-cost more than the request itself and are not used (decision 290).
+It uses aiohttp's client. OpenAI's SDK would add types, an object per event and retries, which
+Parley does not use and which cost more than the request itself (decision 290).
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from agent.models.refusals import Refusal
 from agent.network import MAX_BYTES, proxy_for, tls_for
 
 _DRAIN_S = 1.0
-"""How long the end of a body may take after the last event; then the connection is closed."""
+"""Seconds to wait for the end of a body after the last event before closing the connection."""
 _FIRST_ERROR = 400
 _JSON = frozenset({b"{", b"["})
-"""First bytes of a body that is not a stream of events."""
+"""First bytes of a body that is plain JSON, not an event stream."""
 _ANSWERS = ("choices", "output", "content")
-"""The field of each API that holds the answer."""
+"""Fields that hold the answer, one per API."""
 _OF_ANSWERS = frozenset({"choices", "type", "usage", "id"})
 _OF_ERRORS = frozenset({"detail", "message", "errors"})
 
 
 class ServerError(Exception):
-    """The server answers with an error; `status_code` is its status, or the one in a stream."""
+    """The server answered with an error; `status_code` is from HTTP or the stream."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"HTTP {refusal.status}")
@@ -39,15 +39,15 @@ class ServerError(Exception):
 
 
 class Unreadable(Exception):
-    """The answer is too large, or compressed without being asked to be."""
+    """The answer is too large, or compressed although no compression was requested."""
 
 
 class JsonServer:
-    """The connections to one server; the first request opens them, in its loop.
+    """Connections to one server; the first request opens them in its event loop.
 
     Args:
-        base_url: Comes before all paths; ends in /v1.
-        key: Called for each request.
+        base_url: Prefix of all paths; ends in /v1.
+        key: Returns the current key; called for each request.
     """
 
     def __init__(self, base_url: str, key: Callable[[], str], idle_s: float) -> None:
@@ -57,14 +57,14 @@ class JsonServer:
         self._idle_s = idle_s
 
     async def ask(self, path: str, body: bytes | None = None) -> object:
-        """Return the parsed answer to GET, or to POST with a body; its text if it is not JSON.
+        """Return the parsed answer to a GET, or to a POST of `body`; plain text if it is not JSON.
 
         Raises:
-            ServerError: The server answers with an error.
-            ClientError, OSError: The connection is lost.
-            UnusableEnvironment: The proxy or the certificates of the environment are wrong.
+            ServerError: The server answered with an error.
+            ClientError, OSError: The connection was lost.
+            UnusableEnvironment: The environment's proxy or certificates are unusable.
             Unreadable: The answer is too large.
-            JSONDecodeError: The answer claims to be JSON and is not.
+            JSONDecodeError: The answer is declared as JSON but is malformed.
         """
         async with self._answer(path, body) as answer:
             text = await _whole(answer.content.iter_any())
@@ -74,10 +74,11 @@ class JsonServer:
     async def events(
         self, path: str, body: bytes, ends: Collection[str] = ()
     ) -> AsyncIterator[AsyncIterator[Any]]:
-        """Make a request, and yield the parsed events of its answer, which may be anything.
+        """Make a request and yield the parsed events of its answer, which may be of any type.
 
-        Leaving before the last event closes the connection. `ends` are the types of last events in
-        an API without `[DONE]`. Raises the errors of `ask`, also while the events are read.
+        Leaving the context before the last event closes the connection. `ends` lists the final
+        event types
+        of an API without `[DONE]`. Raises the errors of `ask`, also while events are read.
         """
         async with self._answer(path, body) as answer:
             yield events_of(answer.content.iter_any(), ends)
@@ -107,7 +108,7 @@ class JsonServer:
         if self.session is None:
             idle_s = self._idle_s
             self.session = aiohttp.ClientSession(
-                # How many turns run at once is limited elsewhere.
+                # The number of concurrent turns is limited elsewhere.
                 connector=aiohttp.TCPConnector(limit=0, ssl=tls_for(self.base_url)),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
@@ -130,17 +131,17 @@ async def _whole(pieces: AsyncIterable[bytes]) -> bytes:
 
 
 def _unlisted(said: Any) -> Any:
-    """Return the content of a list of one; Gemini wraps a refusal in one."""
+    """Unwrap a one-element list; Gemini wraps a refusal in one."""
     return said[0] if isinstance(said, list) and len(said) == 1 else said
 
 
 async def events_of(pieces: AsyncIterable[bytes], ends: Collection[str] = ()) -> AsyncIterator[Any]:
-    """Yield the events of a body, or its one answer in JSON, whatever its content type.
+    """Yield the events of a body, or its single JSON answer, whatever its content type.
 
-    `ends` and errors are as for `JsonServer.events`.
+    See `JsonServer.events` for `ends` and errors.
     """
     first = b""
-    # DeepSeek and OpenRouter send blank lines before an answer in one piece.
+    # DeepSeek and OpenRouter send blank lines before an unstreamed answer.
     async for piece in pieces:
         first += piece
         if first.strip():
@@ -173,7 +174,7 @@ async def _from(first: bytes, pieces: AsyncIterable[bytes]) -> AsyncIterator[byt
 
 
 def _is_failure(event: dict[str, Any]) -> bool:
-    """Whether an event of a stream is an error, in the forms of several servers."""
+    """Return whether a stream event is an error, in any of several servers' formats."""
     if event.get("error") or event.get("object") == "error":
         return True
     return _OF_ANSWERS.isdisjoint(event) and not _OF_ERRORS.isdisjoint(event)
@@ -183,12 +184,12 @@ def _parsed(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # orjson refuses half a surrogate pair, whose other half comes with the next event.
+        # orjson refuses a lone surrogate; the other half arrives with the next event.
         return json.loads(data)
 
 
 async def _drain(pieces: AsyncIterable[bytes]) -> None:
-    """Read the end of a complete answer, which frees the connection; a failure does not matter."""
+    """Read a complete answer to its end, which frees the connection; ignore failures."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in pieces:
@@ -196,14 +197,14 @@ async def _drain(pieces: AsyncIterable[bytes]) -> None:
 
 
 async def data_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the data of each event of a body that comes in pieces, cut anywhere.
+    """Yield the data of each event of a body that arrives in arbitrary pieces.
 
     Lines end in LF or CRLF.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 
     Raises:
-        Unreadable: An event has more than `MAX_BYTES`.
+        Unreadable: An event exceeds `MAX_BYTES`.
     """
     begun, data, size = bytearray(), list[bytes](), 0
     async for piece in pieces:

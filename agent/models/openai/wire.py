@@ -1,18 +1,18 @@
-"""The request body of OpenAI's Chat Completions API, built from Parley's messages; pure.
+"""The request body of OpenAI's Chat Completions API, built from Parley's messages; pure functions.
 
-A model behind an envelope (Claude over OpenRouter) takes breakpoints of its prompt cache on content
-parts: there every content is sent as parts, marked or not, so a marker changes no byte of the
-prefix. The forms of messages at the end of this file are for servers that refuse the usual one. A
-message keeps its form whatever comes after it; only the last one may grow at its end, so that a
-prompt cache still finds the earlier request.
+A model behind an envelope (Claude over OpenRouter) takes cache breakpoints on content parts. For it
+every content is sent as parts, marked or not, so a marker changes no byte of the prefix. The
+transformations at the end of this file are for servers that refuse the usual form. A message keeps
+its form whatever follows; only the last one may grow at its end, so a prompt cache still matches
+the earlier request.
 
 Fields that only the server understands are sent back verbatim. `message["opaque"]["openai"]` holds
 
-- `origin`: the server and the family of the model that wrote them; no other server gets them back;
+- `origin`: the server and model family that wrote them; they are not sent to any other server;
 - `reasoning_details` (OpenRouter): signed or encrypted reasoning, a list of parts;
-- `reasoning_field`: the name of the text field in which the reasoning came (Moonshot and DeepSeek
+- `reasoning_field`: the name of the field in which the reasoning arrived (Moonshot and DeepSeek
   want it back with tool calls); the text itself is `message["reasoning"]`;
-- `extra_content`: what belongs to a tool call, by its id (Gemini's thought signature).
+- `extra_content`: extra fields of tool calls, by call id (Gemini's thought signature).
 
 `OpaqueParts` collects them from a stream, `with_opaque` sends them back.
 """
@@ -55,15 +55,15 @@ _PLAIN_WORDS = frozenset({
     *("nullable", "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength"),
     *("pattern", "title", "default"),
 })
-"""Words of JSON schemas that every server knows. Source: Gemini's `Schema`, the smallest set:
+"""JSON Schema keywords that every server knows. Source: Gemini's `Schema`, the smallest set:
 https://ai.google.dev/api/caching#Schema"""
 
 NOT_ANSWERED = "[No answer was given to this.]"
-"""Sent between the results of tools and a question that follows them, as after `/stop`."""
+"""Sent between tool results and a question that follows them, as after `/stop`."""
 BEFORE = "[The conversation begins with an answer.]"
-"""Sent before a conversation whose first message is the assistant's."""
+"""Sent before a conversation that starts with an assistant message."""
 SIGNED_BY_NOBODY = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-"""The signature that Gemini accepts on a call of another model.
+"""The signature that Gemini accepts on another model's calls.
 
 Source: https://ai.google.dev/gemini-api/docs/thought-signatures
 """
@@ -83,11 +83,11 @@ def request_body(
     """Build the arguments of `chat.completions.create` for one call, without `stream`.
 
     Args:
-        layout: "envelope" if the model takes breakpoints; without it markers are left out.
-        origin: The receiving server, see `origin_of`; "" for no opaque fields.
-        quirks: What the server does not take.
-        join: Whether neighbours of one role become one message: the templates of many models take
-            no two questions in a row, and silently drop one of them.
+        layout: "envelope" if the model takes breakpoints; otherwise markers are omitted.
+        origin: The receiving server, see `origin_of`; "" omits opaque fields.
+        quirks: Deviations of the server from the usual form.
+        join: Whether to merge consecutive messages of one role: many models' templates reject
+            consecutive questions or silently drop one.
     """
     limit = "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
     body: dict[str, Any] = {
@@ -96,19 +96,19 @@ def request_body(
         limit: output_limit(model, request.max_output_tokens),
     }
     if "no_stream_options" not in quirks:
-        # Without it a stream ends without a report of usage.
+        # Required for the stream to end with a usage report.
         body["stream_options"] = {"include_usage": True}
     tools = [{"type": "function", "function": each} for each in tools_of(request, quirks)]
     return body | offered(request, quirks, tools)
 
 
 def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Fields:
-    """Return the fields of a body that offer tools, `wired` in the API's form."""
+    """Return the body fields that offer tools; `wired` has the tools in the API's form."""
     if not wired or "no_tools" in quirks:
         return {}
     fields: Fields = {"tools": wired}
     if not request.allow_tools and "no_tool_choice" not in quirks:
-        # The tools stay: without them the prefix would change.
+        # Keep the tools: without them the prefix would change.
         fields["tool_choice"] = "none"
     return fields
 
@@ -134,7 +134,7 @@ def _plain_schema(schema: Any) -> Any:
         if word in kept:
             kept[word] = _plain_schema(kept[word])
     if isinstance(properties := kept.get("properties"), dict):
-        # The names of properties are not words of the schema.
+        # Property names are not schema keywords.
         kept["properties"] = {name: _plain_schema(each) for name, each in properties.items()}
     return kept
 
@@ -154,7 +154,7 @@ def _wired(messages: list[ChatMessage], layout: CacheLayout | None, origin: str)
 
 
 def _wire(message: ChatMessage, content: str | list[Part]) -> Fields | None:
-    """Return a message with a content; None if nothing is left to send (it only thought)."""
+    """Return a message with this content; None if nothing is left to send (only thoughts)."""
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content or ""}
     if calls := message.get("tool_calls"):
@@ -169,9 +169,9 @@ def _wire(message: ChatMessage, content: str | list[Part]) -> Fields | None:
 
 
 def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Part]:
-    """Return the text of a message, or its parts in the API's form if there are images among them.
+    """Return the text of a message, or its parts in the API's form if they include images.
 
-    Empty parts in `wired` are left out.
+    Empty parts in `wired` are omitted.
     """
     if isinstance(message.get("content"), list):
         parts = spoken(part for part in wired if part)
@@ -181,7 +181,7 @@ def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Pa
 
 
 def _parts(message: ChatMessage) -> list[Part]:
-    """Return new parts; markers that are on none of them become parts of their own."""
+    """Return new parts; markers not attached to any of them become parts of their own."""
     parts = wired_parts(message, lambda part: _part(part, message))
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
@@ -189,7 +189,7 @@ def _parts(message: ChatMessage) -> list[Part]:
 
 
 def _part(part: Part, message: ChatMessage) -> Part:
-    """Return a part without its marker; an empty one if it cannot be sent."""
+    """Return a part without its marker, or an empty dict if it cannot be sent."""
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
     if part["type"] == "image_url" and message["role"] == "user":
@@ -198,33 +198,33 @@ def _part(part: Part, message: ChatMessage) -> Part:
 
 
 def sound_arguments(call: ToolCall) -> str:
-    """Return the arguments of a call as the JSON of an object."""
+    """Return a call's arguments as a JSON object."""
     arguments = call["function"]["arguments"]
-    # Servers that parse the arguments (vLLM, Ollama) refuse everything else.
+    # Servers that parse the arguments (vLLM, Ollama) refuse anything else.
     is_sound = parse_object(arguments) is not None
     return arguments if is_sound else orjson.dumps(object_of(call)).decode()
 
 
 def origin_of(base_url: str, model: str) -> str:
-    """Return the origin of opaque fields: the server's name and the family of the model."""
+    """Return the origin of opaque fields: server name and model family."""
     family = _FAMILY.search(model.lower().rpartition("/")[2])
     return f"{urlsplit(base_url).hostname or ''}/{family[0] if family else ''}"
 
 
 def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
-    """Return a message in the API's form with the opaque fields that the receiver wants back.
+    """Add the opaque fields that the receiver wants back to a message in the API's form.
 
-    `origin` is the receiver, see `origin_of`; "" if it wants none. `wired` is not changed.
+    `origin` is the receiver, see `origin_of`; "" adds none. `wired` is not modified.
     """
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
-    # Signed reasoning is refused by any other server, and by another family of models.
+    # Other servers and other model families refuse signed reasoning.
     if not origin or kept.get("origin") != origin:
         return wired
     calls = wired.get("tool_calls")
     replayed = dict(wired)
     if details := kept.get("reasoning_details"):
         replayed["reasoning_details"] = details
-    # Moonshot and DeepSeek want it back, but only with tool calls.
+    # Moonshot and DeepSeek want the reasoning back, but only with tool calls.
     if calls and kept.get("reasoning_field") == REPLAYED_TEXT_FIELD:
         replayed[REPLAYED_TEXT_FIELD] = message.get("reasoning", "")
     if calls and (extras := kept.get("extra_content")):
@@ -239,7 +239,7 @@ class OpaqueParts:
     """Collects the opaque fields of one stream; `origin` is the sender, see `origin_of`.
 
     Attributes:
-        field: The name of the field in which the reasoning comes.
+        field: The name of the field in which the reasoning arrives.
     """
 
     def __init__(self, origin: str) -> None:
@@ -248,17 +248,17 @@ class OpaqueParts:
         self._details: list[Fields] = []
 
     def take_details(self, parts: object) -> None:
-        """Take the `reasoning_details` of a delta.
+        """Process the `reasoning_details` of a delta.
 
-        The texts of pieces with one index and type are joined; of other fields the newest value
-        stays.
+        Texts of pieces with the same index and type are concatenated; for other fields the newest
+        value wins.
         """
         for part in parts if isinstance(parts, list) else []:
             if isinstance(part, dict):
                 self._take_part(part)
 
     def _take_part(self, part: Fields) -> None:
-        # Without an index a piece can only belong to the newest part.
+        # A piece without an index can only belong to the newest part.
         begun = self._details if part.get("index") is not None else self._details[-1:]
         grown = next((old for old in reversed(begun) if _continues(part, old)), None)
         if grown is None:
@@ -272,7 +272,7 @@ class OpaqueParts:
                 grown[name] = value
 
     def add_to(self, message: ChatMessage, extra_content: Fields) -> None:
-        """Store the fields in a finished message; `extra_content` is by call id."""
+        """Store the fields in a finished message; `extra_content` is keyed by call id."""
         kept: Fields = {}
         if self._details:
             for part in self._details:
@@ -288,7 +288,7 @@ class OpaqueParts:
 
 
 def _continues(part: Fields, old: Fields) -> bool:
-    """Whether a piece belongs to a part that has begun; encrypted data comes whole."""
+    """Return whether a piece continues an existing part; encrypted data always arrives whole."""
     if part.get("data") is not None or part.get("type") != old.get("type"):
         return False
     ids = {part.get("id"), old.get("id")} - {None}
@@ -296,7 +296,7 @@ def _continues(part: Fields, old: Fields) -> bool:
 
 
 def shaped(messages: list[Fields], quirks: Quirks, *, join: bool) -> list[Fields]:
-    """Return the messages in the form that a server takes; `join` is as for `request_body`."""
+    """Return the messages in the form a server accepts; for `join`, see `request_body`."""
     for quirk, form in _FORMS:
         if quirk in quirks:
             messages = form(messages)
@@ -304,11 +304,11 @@ def shaped(messages: list[Fields], quirks: Quirks, *, join: bool) -> list[Fields
 
 
 def joined(messages: list[Fields]) -> list[Fields]:
-    """Return the messages with neighbours of one role made one; the same list without any."""
+    """Merge consecutive messages of one role; return the same list if there are none."""
     found: list[Fields] = []
     for message in messages:
         last = found[-1] if found else {}
-        # The results of tools stay apart, each with its id.
+        # Tool results stay separate, each with its id.
         alike = last.get("role") == message["role"] != "tool"
         if alike and "tool_calls" not in last:
             found[-1] = _together(last, message)
@@ -323,9 +323,9 @@ def _together(one: Fields, other: Fields) -> Fields:
 
 
 def _both(one: Any, other: Any) -> Any:
-    """Join two contents: a text if both are texts, else parts.
+    """Merge two contents: into a text if both are texts, otherwise into parts.
 
-    The texts of neighbouring parts add up to the one text.
+    Adjacent text parts are concatenated.
     """
     if not one or not other:
         return one or other
@@ -340,7 +340,7 @@ def _both(one: Any, other: Any) -> Any:
 
 
 def without_system(messages: list[Fields]) -> list[Fields]:
-    """Return the messages with the text of the system prompt before the first question."""
+    """Move the text of the system prompt before the first question."""
     if not messages or messages[0]["role"] != "system":
         return messages
     system, *others = messages
@@ -351,9 +351,9 @@ def without_system(messages: list[Fields]) -> list[Fields]:
 
 
 def by_turns(messages: list[Fields]) -> list[Fields]:
-    """Return the messages with user and assistant by turns, the user first.
+    """Make the roles alternate, starting with the user.
 
-    A line takes the place of the answer that was not given before a question.
+    A placeholder replaces the missing answer before a question.
     """
     found: list[Fields] = []
     for message in joined(messages):
@@ -367,7 +367,7 @@ def by_turns(messages: list[Fields]) -> list[Fields]:
 
 
 def with_single_calls(messages: list[Fields]) -> list[Fields]:
-    """Return the messages with each call in a message of its own, its result behind it."""
+    """Split parallel calls into one message each, followed by its result."""
     found: list[Fields] = []
     place = 0
     while place < len(messages):
@@ -382,7 +382,7 @@ def with_single_calls(messages: list[Fields]) -> list[Fields]:
             results[messages[place]["tool_call_id"]] = messages[place]
             place += 1
         for number, call in enumerate(calls):
-            # The text belongs to all of the calls: it comes once.
+            # The text belongs to all calls: send it once.
             said = {} if number == 0 else {"content": None}
             found.append({**message, **said, "tool_calls": [call]})
             if (result := results.get(call["id"])) is not None:
@@ -391,7 +391,7 @@ def with_single_calls(messages: list[Fields]) -> list[Fields]:
 
 
 def without_tools(messages: list[Fields]) -> list[Fields]:
-    """Return the messages with calls and their results as texts."""
+    """Replace calls and their results by texts."""
     found: list[Fields] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -407,17 +407,17 @@ def without_tools(messages: list[Fields]) -> list[Fields]:
             found.append({"role": "user", "content": told})
         else:
             found.append(message)
-    # Several results are several messages of the user in a row.
+    # Multiple results are consecutive user messages.
     return joined(found)
 
 
 def short_id(call_id: str) -> str:
-    """Return an id of nine letters and digits; different ids stay different."""
+    """Return a call id of nine letters and digits; different ids stay different."""
     return call_id if _SHORT_ID.fullmatch(call_id) else blake2s(call_id.encode()).hexdigest()[:9]
 
 
 def with_short_ids(message: Fields) -> Fields:
-    """Return a message with short ids."""
+    """Return a message with short call ids."""
     if message["role"] == "tool":
         return {**message, "tool_call_id": short_id(message["tool_call_id"])}
     if calls := message.get("tool_calls"):
@@ -426,11 +426,11 @@ def with_short_ids(message: Fields) -> Fields:
 
 
 def with_signature(message: Fields) -> Fields:
-    """Return a message with a signature on its first call, if none of its calls has one."""
+    """Add a signature to a message's first call if none of its calls has one."""
     calls = message.get("tool_calls")
     if not calls or any("extra_content" in call for call in calls):
         return message
-    # Of parallel calls Gemini signs the first one alone.
+    # Gemini signs only the first of parallel calls.
     first, *others = calls
     signed = {**first, "extra_content": SIGNED_BY_NOBODY}
     return {**message, "tool_calls": [signed, *others]}
@@ -443,7 +443,8 @@ def _with_reasoning(message: Fields, text: str) -> Fields:
 
 
 _Form = Callable[[list[Fields]], list[Fields]]
-# In order: forms that make messages of one role come before those that want the roles by turns.
+# In order: transformations that create consecutive messages of one role come before those that make
+# roles alternate.
 _FORMS: Iterable[tuple[Quirk, _Form]] = (
     ("no_tools", without_tools),
     ("one_call", with_single_calls),

@@ -1,1 +1,1 @@
-"""The tools that come with Parley, one module each."""
+"""The tools shipped with Parley, one module each."""

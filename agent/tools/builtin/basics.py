@@ -1,4 +1,4 @@
-"""The tools that need nothing but the machine: `calculate` and `current_time`."""
+"""The tools without any dependency: `calculate` and `current_time`."""
 
 import ast
 import math
@@ -17,29 +17,29 @@ Number = int | float
 
 MAX_EXPRESSION_CHARS = 500
 MAX_RESULT_BITS = 10_000
-"""Of the largest intermediate whole number, about 3,000 digits (Python prints up to 4,300)."""
+"""Limit of the largest intermediate integer, about 3,000 digits (Python prints up to 4,300)."""
 MAX_FACTORIAL = 1000
 MAX_ROUNDING = 300
 
 
 class CalculateArguments(Arguments):
-    """The expression."""
+    """Arguments of `calculate`."""
 
     expression: str = Field(description="Such as 3 * (4 + 5) ** 2, round(sqrt(pi), 4)")
 
 
 @tool("Computes arithmetic exactly; use it for every calculation.", "read")
 async def calculate(_context: ToolContext, arguments: CalculateArguments) -> str:
-    """Return the value of an expression; whole numbers exact, others with 15 digits."""
+    """Return the value of an expression: integers exactly, others with 15 digits."""
     return shown(evaluate(arguments.expression))
 
 
 def evaluate(expression: str) -> Number:
-    """Return the value of an arithmetic expression; a ToolError if it has none in bounds."""
+    """Evaluate an arithmetic expression; raise a ToolError if it is invalid or out of bounds."""
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise ToolError(f"the expression is longer than {MAX_EXPRESSION_CHARS} characters")
     try:
-        # Parsed, never run: everything not named below is refused.
+        # Parsed, never executed: everything not listed below is refused.
         return _value(ast.parse(expression.translate(_SIGNS).strip(), mode="eval").body)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
         raise ToolError(f"this is not valid arithmetic: {exc}") from exc
@@ -52,8 +52,8 @@ def evaluate(expression: str) -> Number:
 
 
 def shown(value: Number) -> str:
-    """Return a number as text: 0.1 + 0.2 is 0.3, 6 / 3 is 2."""
-    # A float keeps 15 digits for certain; the 17 of `repr` show 0.1 + 0.2 as 0.30000000000000004.
+    """Format a number: 0.1 + 0.2 is 0.3, 6 / 3 is 2."""
+    # A float has 15 reliable digits; the 17 of `repr` show 0.1 + 0.2 as 0.30000000000000004.
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
@@ -89,7 +89,7 @@ def _bounded(value: object) -> Number:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    # A root of a negative number: (-1) ** 0.5 is complex in Python.
+    # An even root of a negative number: (-1) ** 0.5 is complex in Python.
     if isinstance(value, complex):
         raise ToolError("the result is not a real number")
     raise ToolError("the result is too large")
@@ -97,7 +97,7 @@ def _bounded(value: object) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     both_whole = isinstance(base, int) and isinstance(exponent, int)
-    # Refused before the work: 9**9**9 would take minutes and gigabytes.
+    # Refused before evaluation: 9**9**9 would take minutes and gigabytes.
     if both_whole and abs(base) > 1 and exponent * math.log2(abs(base)) > MAX_RESULT_BITS:
         raise ToolError("the result is too large")
     result: Number = base**exponent
@@ -140,14 +140,14 @@ _VOCABULARY = f"+ - * / // % ** ( ), {', '.join(_FUNCTIONS)}, {', '.join(_CONSTA
 
 
 class TimeArguments(Arguments):
-    """Where the time is asked for."""
+    """Arguments of `current_time`."""
 
     timezone: str = Field("UTC", description="IANA name, such as Europe/Berlin")
 
 
 @tool("Tells the current date and time.", "read")
 async def current_time(context: ToolContext, arguments: TimeArguments) -> str:
-    """Return weekday, date, time and offset of now in a zone, and the same as ISO 8601."""
+    """Return the current weekday, date, time and offset of a zone, also as ISO 8601."""
     zone = _zone(arguments.timezone.strip())
     now = context.clock().astimezone(zone)
     offset = now.strftime("%z")

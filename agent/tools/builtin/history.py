@@ -1,7 +1,7 @@
-"""The tools that look back: `read_conversation` and `session_search`.
+"""The tools for past conversations: `read_conversation` and `session_search`.
 
 `read_conversation` reads earlier messages and stored outputs of this conversation.
-`session_search` finds messages by words, also in other chats of the same person.
+`session_search` finds messages by words, including those in the same person's other chats.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from agent.tools.registry import Arguments, tool
 from agent.tools.truncate import excerpt
 
 READ_CHARS = 8000
-"""Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""
+"""Characters of one answer, shared by its rows; at 4 bytes each within tools.output.max_bytes."""
 MARK_CHARS = 15
-"""Room for the mark of a cut message: 60 bytes, counted as characters of 4."""
+"""Characters reserved for the mark of a cut message: 60 bytes, at 4 bytes per character."""
 ROW_CHARS = 1000
-"""A longer line of a stored output goes on in the next row."""
+"""A longer line of a stored output continues in the next row."""
 
 
 class HistoryArguments(Arguments):
-    """What to read."""
+    """Arguments of `read_conversation`."""
 
     from_seq: int | None = Field(
         None, ge=0, description="First message, or row of the output; left out: the newest messages"
@@ -45,7 +45,7 @@ async def read_conversation(context: ToolContext, arguments: HistoryArguments) -
     """Return messages, or rows of a stored output, one block each."""
     if arguments.output_id:
         return await _read_output(context, arguments, arguments.output_id)
-    # The reader is made for this conversation: no argument names another one.
+    # The reader is bound to this conversation: no argument can select another one.
     messages = await context.reader.read(
         from_seq=arguments.from_seq, limit=arguments.limit, contains=arguments.contains
     )
@@ -56,7 +56,7 @@ async def read_conversation(context: ToolContext, arguments: HistoryArguments) -
 
 
 def _shown_messages(messages: Sequence[PastMessage], from_char: int) -> Iterator[str]:
-    """Yield "#seq role time: text"; texts beyond their share of the total are cut."""
+    """Yield "#seq role time: text"; cut texts that exceed their share of the total."""
     share = READ_CHARS // len(messages) - MARK_CHARS
     for message in messages:
         text = message.text[from_char : from_char + share]
@@ -72,7 +72,7 @@ async def _read_output(context: ToolContext, arguments: HistoryArguments, output
     output = await context.reader.read_output(output_id)
     if output is None:
         raise ToolError(f"this conversation has no stored output {output_id!r}")
-    # A long line is several rows, the same on every call.
+    # A long line is split into several rows, identically on every call.
     rows = [
         line[start : start + ROW_CHARS]
         for line in output.removesuffix("\n").split("\n")
@@ -97,18 +97,18 @@ def _fitting(rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 FOUND_CHARS = 10_000
-"""Text of one answer; with 4 bytes each and marks it stays under tools.output.max_bytes."""
+"""Characters of one answer; at 4 bytes each, marks included, they fit tools.output.max_bytes."""
 FOUND_SHARES = 4
-"""A found message is shown in so many times the length of a neighbour."""
+"""A found message may be this many times as long as a neighbour."""
 LEAST_CHARS = 60
 MARKS = "> contains the words, ~ was found by its neighbours or by its meaning. "
-"""In answers rather than in every request."""
+"""Explained in answers rather than in every request."""
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
 
 
 class HistorySearchArguments(Arguments):
-    """What to look for, and where."""
+    """Arguments of `session_search`."""
 
     query: _Words = Field(description="Words, or a plain question; no operators")
     limit: int = Field(10, ge=1, le=30)
@@ -126,7 +126,7 @@ class HistorySearchArguments(Arguments):
     "read",
 )
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
-    """Return found messages among their neighbours, best first, and the searched scope."""
+    """Return found messages with their neighbours, best first, and the searched scope."""
     searcher = needed(context.services.searcher, "there is nothing to search here")
     findings = await searcher.search(SearchQuery(**arguments.model_dump(exclude={"order"})))
     if arguments.order == "time":
@@ -142,7 +142,7 @@ def _said_at(hit: Hit) -> tuple[str, int, int]:
 
 
 def answer_of(findings: Findings, query: str) -> str:
-    """Return the answer for the model, at most `FOUND_CHARS` of texts and marks."""
+    """Format the answer for the model, with at most `FOUND_CHARS` of texts and marks."""
     return "\n".join(_shown(findings, query))
 
 
@@ -164,11 +164,11 @@ def _shown(findings: Findings, query: str) -> Iterator[str]:
 
 
 Passage = tuple[Hit, dict[int, str], list[PastMessage]]
-"""The best hit of a passage, its found seqs with their marks, and its messages in order."""
+"""The best hit of a passage, the marks of its found messages by seq, and its messages in order."""
 
 
 def _passages(hits: Sequence[Hit]) -> list[Passage]:
-    """Return passages, best first; hits with common messages share one."""
+    """Group hits into passages, best first; hits with common messages share one."""
     passages: list[Passage] = []
     for hit in hits:
         same = (each for each in passages if each[0].conversation == hit.conversation)
@@ -185,14 +185,14 @@ def _passages(hits: Sequence[Hit]) -> list[Passage]:
 
 
 def _share(passages: Sequence[Passage]) -> int:
-    """Return the characters shown of a neighbour; short texts leave room to the others."""
+    """Return the characters allotted to a neighbour; short texts leave room for the others."""
     sizes = [
         (len(message.text), FOUND_SHARES if message.seq in seqs else 1)
         for _, seqs, messages in passages
         for message in messages
     ]
     room, shares = FOUND_CHARS, sum(weight for _, weight in sizes)
-    # From the smallest need of a share on: it leaves the rest to the others.
+    # In ascending order of need: a small one leaves its rest to the others.
     for size, weight in sorted(sizes, key=lambda each: each[0] / each[1]):
         if size * shares > room * weight:
             break

@@ -1,8 +1,8 @@
 """The tools for the agent's own records: `todo`, `memory`, `skill_view` and `skill_manage`.
 
-The list belongs to the conversation. Notes outlive its view: they are in the system prompt of every
-later root segment and compaction. Skills are the operator's; the model writes them if the operator
-allows it.
+The to-do list belongs to the conversation. Notes outlive its view: the system prompt of every later
+root segment and compaction includes them. Skills belong to the operator; the model may write them
+only with the operator's permission.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "cancelled": "[
 
 
 class TodoArguments(Arguments):
-    """The new list."""
+    """Arguments of `todo`."""
 
     items: list[TodoItem] | None = Field(None, max_length=MAX_ITEMS)
 
@@ -38,7 +38,7 @@ class TodoArguments(Arguments):
     exclusive=True,
 )
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:
-    """Replace the list if one is given, and show it."""
+    """Replace the list if a new one is given, and return it."""
     notebook = needed(context.services.notebook, "there is no list here")
     if arguments.items is None:
         return _shown_list(await notebook.todo())
@@ -57,13 +57,13 @@ def _shown_list(items: Sequence[TodoItem]) -> str:
 
 
 MAX_NOTE_CHARS = 4_000
-"""Of one note as written; the room for all is in `tools.memory`."""
+"""Longest single note, as written; `tools.memory` limits their total."""
 
 _Text = Annotated[str, StringConstraints(max_length=MAX_NOTE_CHARS)]
 
 
 class MemoryArguments(Arguments):
-    """One change, or none."""
+    """Arguments of `memory`: one change, or none."""
 
     action: Literal["add", "replace", "remove", "list"]
     target: MemoryTarget = Field("memory", description="user: about the person; memory: all else")
@@ -81,21 +81,21 @@ class MemoryArguments(Arguments):
     exclusive=True,
 )
 async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
-    """Change the notes, and show them."""
+    """Change the notes and return them."""
     notebook = needed(context.services.notebook, "there is no memory here")
     target, action = arguments.target, arguments.action
     if action == "list":
         return _shown_notes(target, await notebook.notes(target))
     add = None if action == "remove" else _required(action, "content", arguments.content)
     if add is not None and (read := policy.sources(context.rights.read.seen)):
-        # Later prompts show the note without its sources.
+        # Later prompts show notes without their sources.
         add = f"{add} [noted after reading {read}]"
     remove = None if action == "add" else _required(action, "old_text", arguments.old_text)
     return _shown_notes(target, await notebook.change(target, remove=remove, add=add))
 
 
 def _required(action: str, name: str, text: str | None) -> str:
-    """Return a text in one line: a note must not look like a part of the prompt."""
+    """Return a text in one line: a note must not look like part of the prompt."""
     line = " ".join(clean_text(text or "").split())
     if not line:
         raise ToolError(f"to {action} a note needs {name}")
@@ -111,7 +111,7 @@ def _shown_notes(target: MemoryTarget, notes: Sequence[str]) -> str:
 
 
 class ViewArguments(Arguments):
-    """Which skill."""
+    """Arguments of `skill_view`."""
 
     name: str | None = Field(None, description="Left out: all are listed")
     file: str | None = Field(None, description="Path of a further file in the skill's folder")
@@ -129,7 +129,7 @@ def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:
     if name is None:
         return "\n".join(_listed(shelf)) or "There are no skills."
     if file is not None:
-        # `load` scans SKILL.md itself.
+        # `load` itself scans SKILL.md for threats.
         return scan(shelf.read(name, file)).text
     skill = shelf.load(name)
     files = shelf.files(name)
@@ -152,7 +152,7 @@ def _listed(shelf: SkillShelf) -> list[str]:
 
 
 class ManageArguments(Arguments):
-    """What to do with which skill."""
+    """Arguments of `skill_manage`."""
 
     action: Literal["create", "edit", "remove"]
     name: str = Field(description="Small letters, digits, hyphens")
@@ -171,7 +171,7 @@ class ManageArguments(Arguments):
     restricted=True,
 )
 async def skill_manage(context: ToolContext, arguments: ManageArguments) -> str:
-    """Create, replace or remove a skill, for the prompts of later conversations."""
+    """Create, replace or remove a skill; later conversations' prompts show it."""
     shelf = needed(context.services.skills, "there are no skills here")
     return await asyncio.to_thread(_managed, shelf, arguments)
 

@@ -1,7 +1,7 @@
-"""The tools that reach others: `clarify`, `send_file` and `delegate_task`.
+"""The tools that reach other parties: `clarify`, `send_file` and `delegate_task`.
 
-`clarify` asks the person a question and waits for the answer. `send_file` sends them a text as a
-file, with the answer of the turn. `delegate_task` has another agent do a piece of work.
+`clarify` asks the user a question and waits for the answer. `send_file` sends the user a text as a
+file, together with the turn's answer. `delegate_task` assigns a task to another agent.
 """
 
 import mimetypes
@@ -19,7 +19,7 @@ from agent.tools.registry import Arguments, tool
 
 MOST_CHOICES = 5
 LABEL_CHARS = 60
-"""Of a choice, which is the label of a button."""
+"""Longest choice; it becomes the label of a button."""
 QUESTION_CHARS = 1_500
 NOBODY_ANSWERED = (
     "Nobody answered in time. Go on without an answer: use your best judgement and say what you"
@@ -32,7 +32,7 @@ Label = Annotated[
 
 
 class ClarifyArguments(Arguments):
-    """The question."""
+    """Arguments of `clarify`."""
 
     question: str = Field(min_length=1, max_length=QUESTION_CHARS)
     choices: tuple[Label, ...] = Field(
@@ -49,7 +49,7 @@ class ClarifyArguments(Arguments):
     "read",
 )
 async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
-    """Ask the person, and return their answer; the turn waits meanwhile."""
+    """Ask the user and return the answer; the turn waits meanwhile."""
     nobody = "nobody can be asked here. Use your best judgement and say what you assumed"
     people = needed(context.services.people, nobody)
     inquiry = Inquiry(
@@ -58,14 +58,14 @@ async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
     reply = await people.ask(inquiry)
     if reply.state != "answered":
         return NOBODY_ANSWERED
-    # The agent may have asked for a text, which people paste.
+    # The agent may have requested a text, which users paste.
     if has_pasted(reply.text, alone=False):
         context.rights.read.note("pasted", context.call_id)
     return f"The answer: {reply.text}"
 
 
 class FileArguments(Arguments):
-    """The file."""
+    """Arguments of `send_file`."""
 
     name: str = Field(description="With its ending, such as report.md")
     text: str
@@ -77,7 +77,7 @@ class FileArguments(Arguments):
     "idempotent",
 )
 async def send_file(context: ToolContext, arguments: FileArguments) -> str:
-    """Store the file; it is shown together with the answer."""
+    """Store the file; it is sent together with the answer."""
     files = needed(context.files, "no files can be sent here")
     if not arguments.name.strip():
         raise ToolError("a file needs a name")
@@ -89,11 +89,11 @@ async def send_file(context: ToolContext, arguments: FileArguments) -> str:
 
 MAX_TASK_CHARS = 70_000
 LONGEST_S = 86_400.0
-"""A child has limits of its own."""
+"""Timeout of the call in seconds; the delegated turn has limits of its own."""
 
 
 class DelegateArguments(Arguments):
-    """What is to be done."""
+    """Arguments of `delegate_task`."""
 
     task: str = Field(
         min_length=1,
@@ -111,7 +111,7 @@ class DelegateArguments(Arguments):
     timeout_s=LONGEST_S,
 )
 async def delegate_task(context: ToolContext, arguments: DelegateArguments) -> str:
-    """Return how the task ended, as JSON."""
+    """Run the task and return its result as JSON."""
     delegates = needed(context.services.delegates, "nothing can be delegated here")
     done = asdict(await delegates.run(context.call_id, arguments.task))
     done["answer"] = done.pop("text")

@@ -1,1 +1,1 @@
-"""Tools of MCP servers, through the official SDK."""
+"""Tools of MCP servers, over the official SDK."""

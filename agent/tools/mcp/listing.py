@@ -1,15 +1,16 @@
-"""The tools of an MCP server, prepared for a prompt, and the orders in their texts.
+"""Prepare the tools of an MCP server for prompts, and detect instructions in their texts.
 
-Others wrote them, and every request has them: a tool that a provider would refuse, or with an
-ambiguous name, is left out with the reason. Pure: the same definitions give the same bytes, in any
-order of the server's list.
+Third parties write these texts, and every request includes them. A tool that a provider would
+refuse or whose name is ambiguous is skipped with the reason. Pure functions: the same definitions
+give the same bytes, in any order of the server's list.
 
-A description should describe its own tool. If it names tools of other servers or places of secrets,
-or has a passage between tags, an owner reads it first. These rules work in any language; only
-references to all other tools are found in English alone. The threat scan is the other half. Both
-read the description and the whole schema together, to find orders in pieces.
+A description should describe its own tool. If it names other servers' tools or locations of
+secrets,
+or contains a passage between tags, an owner must review it first. These rules work in any language;
+only references to "all other tools" are recognized in English alone. The threat scan complements
+them. Both read the description and the whole schema together, to find instructions split in pieces.
 
-The server checks the arguments of a call: its patterns could block this process for hours.
+The server validates a call's arguments: its patterns could block this process for hours.
 """
 
 import hashlib
@@ -27,28 +28,28 @@ from agent.tools.catalog import BUILTIN
 from agent.tools.registry import HeldTool, ServedTool, ServerState
 
 MAX_NAME_CHARS = 64
-"""Longest name of a tool. Source: Anthropic and OpenAI, `^[a-zA-Z0-9_-]{1,64}$`."""
+"""Longest tool name. Source: Anthropic and OpenAI, `^[a-zA-Z0-9_-]{1,64}$`."""
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_SCHEMA_BYTES = 20_000
-"""As compact JSON; a request carries the schemas of all tools."""
+"""Limit of one schema as compact JSON; a request carries the schemas of all tools."""
 MAX_RAW_BYTES = 2 * MAX_SCHEMA_BYTES
-"""Of the original schema, with titles, ids and spans that are removed."""
+"""Limit of the original schema, including titles, ids and spans removed later."""
 MAX_LISTING_BYTES = 500_000
-"""Of all schemas of one server."""
+"""Limit of all schemas of one server."""
 MAX_DEPTH = 32
 MAX_MIXED_ITEMS = 100
-"""Of a list of several types in a schema: the check for repetitions takes quadratic time."""
+"""Longest list of mixed types in a schema: the duplicate check takes quadratic time."""
 MAX_TOOLS = 128
-"""Of one server. Source: OpenAI takes 128 tools in a request."""
+"""Most tools of one server. Source: OpenAI accepts 128 tools in a request."""
 MAX_DEFINITIONS = 512
-"""Of one server; `tools` in its settings may choose among them."""
+"""Most definitions read from one server; `tools` in its settings may choose among them."""
 
 _TOO_LARGE = f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 # Source: https://docs.anthropic.com/en/api/messages, input_schema.
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _REFUSED_AT_ROOT = ("oneOf", "anyOf", "allOf")
-# Useless for a model, or different at every start.
+# Useless to a model, or different at every start.
 _DROPPED = frozenset({"$schema", "$id", "$comment", "title"})
 _LITERAL = frozenset({"enum", "const", "default", "examples", "required", "dependentRequired"})
 
@@ -66,7 +67,7 @@ _ALL_TOOLS = re.compile(
 )
 _END = " \t\r\n.!?…"
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords of a schema whose keys are names chosen by the server."""
+"""Schema keywords whose keys are names chosen by the server."""
 _WORDS_OF_SCHEMAS = frozenset({"type", "format", "required", "$ref"})
 
 
@@ -76,11 +77,11 @@ def listing_of(
     allowed: Collection[str] | None = None,
     read_only: Collection[str] = (),
 ) -> ServerState:
-    """Return the usable tools of a server, in the order of their names.
+    """Return a server's usable tools, sorted by name.
 
     Args:
-        definitions: From the server, unchecked.
-        allowed: Names of the wanted tools, None for all. The others are not mentioned.
+        definitions: As sent by the server, unchecked.
+        allowed: Names of the wanted tools, None for all. Others are omitted without mention.
         read_only: Names of tools without side effects.
     """
     definitions = list(definitions)[:MAX_DEFINITIONS]
@@ -109,7 +110,7 @@ def listing_of(
 
 
 def tool_name(server: str, name: str) -> str:
-    """Return the model's name of a tool, with its server's; a long one ends with a digest."""
+    """Return a tool's name for the model, prefixed by its server; a digest ends a long one."""
     full = f"{MCP_PREFIX}{server}_" + _FOREIGN.sub("_", name)
     if len(full) <= MAX_NAME_CHARS:
         return full
@@ -129,7 +130,7 @@ def _schema(definition: Any) -> Any:
 def _served(
     server: str, definition: Any, left_bytes: int, own: Collection[str], *, is_read: bool
 ) -> ServedTool | str:
-    """Return a tool for the model, or why it is left out; `own` names all tools of the server."""
+    """Return a tool for the model, or the reason to skip it; `own` names all the server's tools."""
     if not (name := _name(definition)):
         return "it has no name"
     if left_bytes <= 0:
@@ -156,14 +157,14 @@ def _served(
 
 
 def _shown(definition: Any, removed: list[Threat] | None) -> tuple[str, dict[str, Any]]:
-    """Return description and schema, in order; suspicious spans move to `removed`, if given."""
+    """Return description and ordered schema; move suspicious spans to `removed`, if given."""
     schema: dict[str, Any] = _in_order(_schema(definition), removed)
     schema.setdefault("properties", {})
     return _text(definition.get("description"), MAX_DESCRIPTION_CHARS, removed), schema
 
 
 def misfit(schema: Any) -> str | None:
-    """Return why a schema cannot be used at all, or None; fast for a schema of any size."""
+    """Return the reason why a schema is unusable, or None; fast for a schema of any size."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return "its schema is not one of an object"
     size = _size(schema)
@@ -176,22 +177,22 @@ def misfit(schema: Any) -> str | None:
 
 
 def _size(node: Any) -> int | None:
-    """Return the bytes of compact JSON; None if it cannot be sent as such."""
+    """Return the size as compact JSON, or None if the value cannot be sent."""
     try:
         return len(orjson.dumps(node))
     except TypeError:
-        # Too deep, a number of more than 64 bits, half a surrogate pair.
+        # Too deep, a number of more than 64 bits, or a lone surrogate.
         return None
 
 
 def _problem(schema: dict[str, Any]) -> str | None:
-    """Return what is wrong with a schema, or None."""
+    """Return the error in a schema, or None."""
     if any(_is_slow(node) for _, node in _nodes(schema)):
         return f"its schema has a list of more than {MAX_MIXED_ITEMS} values of several kinds"
     if refused := [key for key in _REFUSED_AT_ROOT if key in schema]:
         return f"its schema has {refused[0]} at its root, which providers refuse"
     try:
-        # By the newest draft, whatever it names; its patterns are not run.
+        # Validated against the newest draft whichever it declares; its patterns are not run.
         Draft202012Validator.check_schema(schema, format_checker=None)
     except SchemaError as exc:
         return f"its schema is wrong: {exc.json_path}: {exc.message[:200]}"
@@ -205,7 +206,7 @@ def _problem(schema: dict[str, Any]) -> str | None:
 
 
 def _nodes(schema: Any) -> Iterator[tuple[int, Any]]:
-    """Yield each object and list of JSON with its depth, up to one more than allowed."""
+    """Yield each JSON object and list with its depth, up to one level more than allowed."""
     level, depth = [schema], 1
     while level and depth <= MAX_DEPTH + 1:
         yield from ((depth, each) for each in level)
@@ -219,7 +220,7 @@ def _nodes(schema: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _is_slow(node: Any) -> bool:
-    """Whether a check for repetitions would compare each item of a list with each other one."""
+    """Return whether checking a list for duplicates would compare all pairs of items."""
     if not isinstance(node, list) or len(node) <= MAX_MIXED_ITEMS:
         return False
     alike = ((str,), (int, float))
@@ -227,7 +228,7 @@ def _is_slow(node: Any) -> bool:
 
 
 def _leads_inside(schema: dict[str, Any], reference: str) -> bool:
-    """Whether a reference is a pointer into the same schema."""
+    """Return whether a reference is a pointer into the same schema."""
     if reference == "#":
         return True
     node: Any = schema
@@ -242,7 +243,7 @@ def _leads_inside(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _text(text: Any, most_chars: int, removed: list[Threat] | None) -> str:
-    """Return a text, cut to a length; "" for another value."""
+    """Return a text, cut to `most_chars`; "" for any other value."""
     if not isinstance(text, str):
         return ""
     plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
@@ -262,7 +263,7 @@ def _in_order(node: Any, removed: list[Threat] | None) -> Any:
         return node
     plain = {key: _value(key, node[key], removed) for key in sorted(node) if key not in _DROPPED}
     if plain.get("type") == "array":
-        # OpenAI refuses an array that does not describe its items.
+        # OpenAI refuses an array without a description of its items.
         plain.setdefault("items", {})
     return plain
 
@@ -278,15 +279,15 @@ def _value(key: str, value: Any, removed: list[Threat] | None) -> Any:
 
 
 def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str, ...]:
-    """Return the reasons why an owner must read a tool's texts first; empty for most tools.
+    """Return the reasons for an owner to review a tool's texts; empty for most tools.
 
     Args:
         schema: Before suspicious spans are removed.
-        own: Names of all tools of the server.
+        own: Names of all the server's tools.
     """
     described = [description, *_texts(schema, names=False)]
     everything = [description, *_texts(schema, names=True)]
-    # Without the full stops of pieces: an order may continue in the next piece.
+    # Strip the full stops of the pieces: an instruction may continue in the next piece.
     readings = [" ".join(each.strip(_END) for each in some) for some in (described, everything)]
     whole = "\n".join(everything)
     found = []
@@ -305,7 +306,7 @@ def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str,
 
 
 def _texts(node: Any, *, names: bool) -> Iterator[str]:
-    """Yield the descriptions in a schema, in order; with `names` all texts that a model reads."""
+    """Yield the descriptions in a schema, in order; with `names` every text that a model reads."""
     if isinstance(node, str) and names:
         yield node
     elif isinstance(node, list):

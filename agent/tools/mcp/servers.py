@@ -1,8 +1,9 @@
-"""All MCP servers of the settings: their connections, and their tools.
+"""All configured MCP servers: their connections and their tools.
 
-The list of tools is made once, at the start: requests must begin with the same bytes while the
-gateway runs. A server that is missing then keeps the tools of its last start; new tools are used
-from the next start on. Lost connections are made again. Results become text for the model here.
+The list of tools is built once at start-up: requests must start with the same bytes while the
+gateway runs. A server that is unavailable then keeps the tools of its last start; new tools are
+used
+after the next start. Lost connections are re-established. This module converts results to text.
 """
 
 import asyncio
@@ -48,11 +49,11 @@ log = structlog.get_logger()
 
 AUTO = SandboxSettings()
 LONGEST_PAUSE_S = 60.0
-"""Longest wait before the next attempt to connect."""
+"""Longest wait in seconds before the next attempt to connect."""
 STABLE_S = 60.0
-"""A connection that lasted so long restarts its back-off."""
+"""A connection that lasted this many seconds resets its back-off."""
 MAX_PAGES = 20
-"""Pages of a listing that are read: empty ones might have no end."""
+"""Most pages of a listing that are read: empty pages might never end."""
 _ERROR_CHARS = 2_000
 _SAID_CHARS = 500
 _SESSION_GONE = "Session terminated"
@@ -69,14 +70,14 @@ async def mcp_tools(
     sandbox: SandboxSettings = AUTO,
     agreed: Collection[str] = (),
 ) -> AsyncIterator[ServedTools]:
-    """Try each enabled server once, yield their tools in a fixed order, and stay connected.
+    """Connect to each enabled server once, yield their tools in a fixed order, and stay connected.
 
-    `agreed` are digests of texts that an owner approved (`agent.tools.registry.HeldTool`).
+    `agreed` are the digests of texts that an owner approved (`agent.tools.registry.HeldTool`).
     """
     quarters = Quarters(sandbox, home)
     known = [
         Server(name, servers[name], quarters)
-        # By name: requests must begin with the same bytes at every start.
+        # Sorted by name: requests must start with the same bytes after every start.
         for name in sorted(servers)
         if servers[name].enabled
     ]
@@ -89,18 +90,18 @@ async def mcp_tools(
             for task in running:
                 task.cancel()
     except BaseExceptionGroup as failures:
-        # The caller tells errors apart by their class.
+        # The caller distinguishes errors by class.
         raise failures.exceptions[0] from failures
 
 
 class _StartedTools(ServedTools):
-    """The tools of started servers."""
+    """The tools of the started servers."""
 
     started: Sequence["Server"] = ()
 
     @classmethod
     def of(cls, started: Sequence["Server"], agreed: Collection[str]) -> "_StartedTools":
-        """Return the tools that wait for no approval; the first of two with one name wins."""
+        """Return the tools that need no approval; of two with the same name the first wins."""
         tools: dict[str, Tool] = {}
         for server in started:
             for served in server.listing.tools:
@@ -126,13 +127,13 @@ class _StartedTools(ServedTools):
 
 
 class Server:
-    """One server: the connection to it, and its tools.
+    """One server: its connection and its tools.
 
     Attributes:
-        listing: The tools in use; fixed once it is settled.
+        listing: The tools in use; fixed by `settle`.
         tried: Set after the first attempt to connect.
-        problem: Why it is not connected; None while it is.
-        said: The end of stderr of a program that never answered.
+        problem: Reason why it is not connected; None while it is.
+        said: The last stderr output of a program that never answered.
     """
 
     def __init__(self, name: str, settings: McpServerSettings, quarters: Quarters) -> None:
@@ -149,11 +150,11 @@ class Server:
         self._client: Client | None = None
         self._lost = asyncio.Event()
         self._unanswered = ""
-        # Of pieces: together they are longer than the shown part.
+        # Limits the number of pieces: together they are longer than the part shown.
         self._stderr = deque[str](maxlen=_SAID_CHARS)
 
     async def settle(self) -> None:
-        """Wait for the first attempt, then fix the tools until the next start."""
+        """Wait for the first attempt to connect, then fix the tools until the next start."""
         await self.tried.wait()
         definitions, remembered = self._definitions, False
         if definitions is None:
@@ -170,7 +171,7 @@ class Server:
             log.warning("mcp_text_removed", server=self.name, spans=removed)
 
     def state(self) -> ServerState:
-        """Return its current state."""
+        """Return the current state."""
         return replace(self.listing, problem=self.problem, said=self.said)
 
     @property
@@ -180,7 +181,7 @@ class Server:
         return self._settings.confined is not False and self._quarters.sandbox.backend != "none"
 
     def tool(self, served: ServedTool) -> Tool:
-        """Return a tool as the agent runs it."""
+        """Convert a served tool to one that the agent can run."""
         return Tool(
             name=served.name,
             description=served.description,
@@ -192,12 +193,12 @@ class Server:
         )
 
     async def _run(self, tool: str, context: ToolContext, arguments: dict[str, Any]) -> str:
-        # Errors are a server's words as well.
+        # Errors are the server's text as well.
         context.rights.read.note("server", self.name)
         return await self.call(tool, arguments)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
-        """Have the server run a tool; its error is a `ToolError`, a cancellation is passed on."""
+        """Run a tool on the server; its error becomes a `ToolError`; forward cancellation."""
         client = self._client
         if client is None:
             why = f"the MCP server {self.name} is not connected now; try again later"
@@ -209,7 +210,7 @@ class Server:
             raise self._refusal(exc) from exc
         except (ValidationError, RuntimeError) as exc:
             self._unanswered = ""
-            # Without the quotes of the answer.
+            # Without the quotes around the answer.
             raise ToolError(f"the MCP server {self.name} answered with an unusable result") from exc
         self._unanswered = ""
         text = text_of(result)
@@ -228,7 +229,7 @@ class Server:
         return ToolError(f"the MCP server {self.name}: {error.message[:_ERROR_CHARS]}")
 
     async def run(self) -> None:
-        """Keep the connection until cancelled; its failures stay here."""
+        """Keep the connection open until cancelled; handle its failures here."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -239,7 +240,7 @@ class Server:
             except Exception as exc:  # noqa: BLE001 - every failure of a server ends here
                 reason = in_words(exc, quoted=True)
             self.said = ""
-            # After a connection its stderr may contain words of people.
+            # After a connection, stderr may contain people's messages.
             if self.problem is not None:
                 self.said = end_of("".join(self._stderr), _SAID_CHARS).strip()
                 reason += _WALLS.format(self.name) if self._is_confined else ""
@@ -266,7 +267,7 @@ class Server:
                 watched = Watched(read, self._lost.set)
                 client = await stack.enter_async_context(
                     Client(
-                        # The stack closes them.
+                        # The exit stack closes them.
                         nullcontext((watched, write)),
                         client_info=Implementation(name="parley", version="1"),
                         cache=None,
@@ -275,7 +276,7 @@ class Server:
                 await _list(client)
             self._definitions = watched.listed
             if self._settled:
-                # On a thread: the checks may take long.
+                # On a thread: the checks can be slow.
                 listing = await asyncio.to_thread(self._listed, watched.listed)
                 if listing.tools != self.listing.tools:
                     log.warning("mcp_list_changed", server=self.name)
@@ -303,7 +304,7 @@ class Server:
         return found if isinstance(found, list) else []
 
     def _remember(self, definitions: list[Any]) -> None:
-        """Store the listing in one step; without it the next start needs the server."""
+        """Store the listing atomically; without it the next start depends on the server."""
         kept = ("name", "description", "inputSchema")
         stored = [
             {key: each.get(key) for key in kept} if isinstance(each, dict) else None
@@ -319,7 +320,7 @@ class Server:
 
 
 async def _list(client: Client) -> None:
-    """Ask for all pages of the list of tools, which `Watched` collects."""
+    """Request all pages of the tool list, which `Watched` collects."""
     cursor, seen = None, 0
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
@@ -329,7 +330,7 @@ async def _list(client: Client) -> None:
 
 
 def text_of(result: CallToolResult) -> str:
-    """Return all parts of a result, and structured content as JSON unless a part equals it."""
+    """Return all parts of a result, and structured content as JSON unless a part repeats it."""
     parts = [_part(part) for part in result.content]
     if result.structured_content is not None and not _says(result.structured_content, parts):
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))
@@ -357,7 +358,7 @@ def _size(base64: str) -> str:
 
 
 def _says(value: Any, parts: list[str]) -> bool:
-    """Whether a part equals a value, for older clients; the SDK wraps all but objects."""
+    """Return whether a part repeats a value for older clients; the SDK wraps all but objects."""
     inner = value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
     for part in parts:
         try:

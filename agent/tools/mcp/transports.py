@@ -1,13 +1,14 @@
-"""Transports to an MCP server: over a program's pipes, or over HTTP.
+"""Transports to an MCP server: a program's pipes, or HTTP.
 
 A program is confined like a command of the tool `terminal`: it sees the system's programs, the
-paths in its settings, and its own directory below PARLEY_HOME, which it can write. Without
-confinement it may do all that Parley may.
+paths in its settings, and its own writable directory below PARLEY_HOME. Without confinement it may
+do everything Parley may.
 
-Both are like the SDK's own transports, but bounded: a program gets PATH, HOME, LANG, TMPDIR and the
-variables of its settings, messages have a maximum length, and stderr does not reach the terminal.
-`Watched` checks messages before the SDK does: the SDK refuses a whole listing for one malformed
-tool, checks results with patterns of the server, and does not report the end of an idle connection.
+Both resemble the SDK's own transports, but with limits: a program gets only PATH, HOME, LANG,
+TMPDIR and the variables in its settings, messages have a maximum length, and stderr does not reach
+the terminal. `Watched` checks messages before the SDK does: the SDK refuses a whole listing because
+of one malformed tool, validates results with the server's patterns, and does not report the end of
+an idle connection.
 """
 
 import asyncio
@@ -41,21 +42,21 @@ from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
 log = structlog.get_logger()
 
 MAX_PARTS = 1_000
-"""Of a result: the SDK takes seconds for a message full of parts."""
+"""Most parts of a result: the SDK takes seconds for a message with very many."""
 ENDS_WITHIN_S = 2.0
-"""How long a child may take to end after its stdin was closed, and again after SIGTERM.
+"""Seconds that a child may take to exit after its stdin was closed, and again after SIGTERM.
 
 Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
 """
 CONNECT_WITHIN_S = 30.0
-"""How long connecting over HTTP may take."""
+"""Timeout of connecting over HTTP, in seconds."""
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
-"""Variables of Parley's environment for programs."""
+"""Environment variables that programs inherit from Parley."""
 _STDERR_CHUNK = 4_096
 FOLDER = "mcp"
-"""Below PARLEY_HOME: the last listing of each server, and the directory of its program."""
+"""Directory below PARLEY_HOME for each server's last listing and its program's directory."""
 TEMPORARY = ".tmp"
-"""A program's TMPDIR, in its directory."""
+"""Name of a program's TMPDIR within its directory."""
 
 Incoming: TypeAlias = SessionMessage | Exception
 
@@ -63,10 +64,10 @@ Incoming: TypeAlias = SessionMessage | Exception
 class Watched:
     """The messages of a server; implements the SDK's ReadStream.
 
-    `stream` is closed with it; `on_end` is called at the end of the connection.
+    Closing it closes `stream`; `on_end` is called when the connection ends.
 
     Attributes:
-        listed: The original definitions of tools, up to `MAX_DEFINITIONS`.
+        listed: The original tool definitions, up to `MAX_DEFINITIONS`.
     """
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
@@ -76,11 +77,11 @@ class Watched:
 
     @property
     def last_context(self) -> Any:
-        """The context of the newest message; the SDK goes on in it."""
+        """The context of the newest message, in which the SDK continues."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Incoming:
-        """Return the next message, without parts on which the SDK fails or is slow."""
+        """Return the next message, without the parts that make the SDK fail or run slowly."""
         try:
             message: Incoming = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -121,7 +122,7 @@ class Watched:
 
 
 def _bare(tool: Any) -> dict[str, Any] | None:
-    """Return a tool's name and its arguments that become headers, for the SDK; or None."""
+    """Return a tool's name and its header arguments in the form the SDK needs, or None."""
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return None
     if misfit(tool.get("inputSchema")) is not None:
@@ -134,15 +135,15 @@ def _bare(tool: Any) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Quarters:
-    """The common part of all servers' walls; `home` is PARLEY_HOME, which no program may read."""
+    """The confinement shared by all servers; `home` is PARLEY_HOME, hidden from every program."""
 
     sandbox: SandboxSettings
     home: Path
 
     def prepare(self, name: str, server: McpServerSettings, path: str | None) -> Walls:
-        """Make the directory of a server, and return the walls around its program. Blocking.
+        """Create a server's directory and return the confinement of its program. Blocking.
 
-        `path` is the PATH for its command. Raises an OSError if it cannot be confined.
+        `path` is the PATH for its command. Raises an OSError if the program cannot be confined.
         """
         # None means confined: the code that starts a program must decide (`with_walls`).
         if server.confined is False:
@@ -176,7 +177,7 @@ class Quarters:
         for text in server.args:
             file = Path(text)
             is_open = file.is_absolute() and file.is_file()
-            # No file of PARLEY_HOME.
+            # Never a file in PARLEY_HOME.
             if is_open and not leads_through(file, [self.home, *writable]):
                 yield from dict.fromkeys((file, file.resolve()))
 
@@ -189,9 +190,10 @@ def _outermost(folders: Sequence[Path]) -> list[Path]:
 async def over_pipes(
     name: str, server: McpServerSettings, quarters: Quarters, stderr: deque[str]
 ) -> AsyncIterator[Any]:
-    """Run the program in this context; yields the streams of its messages.
+    """Run the program within this context and yield its message streams.
 
-    Raises an OSError if it cannot be confined, an ExceptionGroup of one if it cannot be started.
+    Raises an OSError if the program cannot be confined, an ExceptionGroup of one if it cannot
+    start.
     """
     walls = await asyncio.to_thread(quarters.prepare, name, server, environment(server).get("PATH"))
     incoming, received = anyio.create_memory_object_stream[Incoming](0)
@@ -205,8 +207,8 @@ async def over_pipes(
     with incoming, received, sent, outgoing:
         program = await KeptProgram.behind_keeper(MAX_BYTES)
         async with anyio.create_task_group() as tasks:
-            # Its pipes are read until it has ended: a program that waits to write would not see
-            # the end of its stdin.
+            # Its pipes are read until it exits: a program blocked on writing would not notice the
+            # end of its stdin.
             tasks.start_soon(_read, name, program.stdout, incoming)
             tasks.start_soon(_write, program.stdin, outgoing, incoming)
             tasks.start_soon(_listen, name, program.stderr, stderr)
@@ -219,13 +221,13 @@ async def over_pipes(
 
 
 async def _end(program: KeptProgram) -> None:
-    # anyio cancels a task at every await until it has ended. This wait is bounded.
+    # anyio would cancel this task at every await until it ends; this wait is bounded.
     with anyio.CancelScope(shield=True):
         await program.end()
 
 
 def environment(server: McpServerSettings, walls: Walls | None = None) -> dict[str, str]:
-    """Return the environment of the program; within walls, with a directory that it may write."""
+    """Return the program's environment; if confined, with a directory it can write."""
     found = {key: value for key in _INHERITED if (value := os.getenv(key))}
     if walls and walls.backend != "none":
         own = walls.writable[-1]
@@ -236,7 +238,7 @@ def environment(server: McpServerSettings, walls: Walls | None = None) -> dict[s
 async def _read(
     name: str, lines: asyncio.StreamReader, into: MemoryObjectSendStream[Incoming]
 ) -> None:
-    """Pass on one message for each line."""
+    """Forward one message per line."""
     with into:
         try:
             while line := await lines.readline():
@@ -251,7 +253,7 @@ def _parsed(line: bytes) -> Incoming:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
-        # Programs also greet and log there: the SDK ignores it.
+        # Some programs also print greetings and logs there; the SDK ignores them.
         return ValueError("not a message")
 
 
@@ -260,7 +262,7 @@ async def _write(
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: MemoryObjectSendStream[Incoming],
 ) -> None:
-    """Write the sent messages until the program closes its stdin."""
+    """Write outgoing messages until the program closes its stdin."""
     try:
         async for message in outgoing:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -279,11 +281,11 @@ async def _listen(name: str, pipe: asyncio.StreamReader, end: deque[str]) -> Non
 
 @asynccontextmanager
 async def over_http(server: McpServerSettings) -> AsyncIterator[Any]:
-    """Yield the streams of messages; nothing is sent before the first one."""
+    """Yield the message streams; nothing is sent before the first message."""
     headers = {name: value.get_secret_value() for name, value in server.headers.items()}
-    # Compressed answers could be of any size.
+    # A compressed answer could expand to any size.
     headers["Accept-Encoding"] = "identity"
-    # After the tool's own limit, whose cancellation is passed on to the server.
+    # Longer than the tool's own timeout, whose cancellation is forwarded to the server.
     timeout = httpx2.Timeout(CONNECT_WITHIN_S, read=server.timeout_s + CONNECT_WITHIN_S)
     url = server.url or ""
     transport = httpx2.AsyncHTTPTransport(verify=tls_for(url), proxy=proxy_for(url))

@@ -1,1 +1,1 @@
-"""Tools that touch the world: files and commands in a conversation's workspace, web pages."""
+"""Tools that touch the outside world: workspace files, commands, web pages."""

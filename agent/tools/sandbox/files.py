@@ -1,7 +1,7 @@
-"""The tools for files of the conversation's workspace: read, write, list and search.
+"""The tools for workspace files: read, write, list and search.
 
-The search runs in a process of its own (`searcher.py`): a pattern can take years, and Python's `re`
-holds the interpreter's lock, so a thread would block all others.
+The search runs in a separate process (`searcher.py`): a pattern can take years, and Python's `re`
+holds the interpreter lock, so a thread would block all others.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ from agent.tools.context import ToolContext, needed
 from agent.tools.registry import Arguments, tool
 
 WORKSPACE_BYTES = 200_000_000
-"""Of one workspace, so that no conversation fills the disk."""
+"""Limit of one workspace, so that no conversation fills the disk."""
 TIME_LIMIT_S = 10.0
-"""Of a search."""
+"""Timeout of a search, in seconds."""
 MAX_ANSWER_BYTES = 1_000_000
-"""Output of the process of a search."""
+"""Most output of the search process."""
 MAX_READ_BYTES = 200_000
-"""Text of one answer; more than `tools.output` shows, which keeps the rest readable."""
+"""Most text of one answer; more than `tools.output` shows, so that the rest stays readable."""
 MAX_LINE_BYTES = 20_000
 """A longer line is cut."""
 MAX_FILE_BYTES = 20_000_000
 """The rest of a larger file is not read."""
 MAX_LISTED = 500
-"""Shown entries of one directory."""
+"""Most directory entries shown."""
 MAX_SCANNED = 20_000
-"""Sorted entries of one directory, which may have millions."""
+"""Most directory entries sorted; a directory may have millions."""
 _LOOKED_AT_BYTES = 8_192
-"""The beginning of a file that shows whether it is text."""
+"""Bytes at the start of a file that decide whether it is text."""
 _KINDS = {
     stat.S_IFDIR: "directory",
     stat.S_IFLNK: "link, not followed",
@@ -50,7 +50,7 @@ _KINDS = {
 
 
 class ReadArguments(Arguments):
-    """Which part of which file."""
+    """Arguments of `read_file`."""
 
     path: str = Field(description="Such as notes/todo.md")
     first_line: int = Field(1, ge=1)
@@ -58,7 +58,7 @@ class ReadArguments(Arguments):
 
 
 class WriteArguments(Arguments):
-    """The new content."""
+    """Arguments of `write_file`."""
 
     path: str = Field(description="Missing directories are made")
     content: str
@@ -66,22 +66,22 @@ class WriteArguments(Arguments):
 
 
 class ListArguments(Arguments):
-    """What to list."""
+    """Arguments of `list_files`."""
 
     path: str = Field("", description="Left out: the workspace itself")
 
 
 @tool("Reads a text file of the workspace.", "read", restricted=True)
 async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
-    """Return some lines of a file, or the kind of a binary one."""
+    """Return lines of a text file, or the type of a binary one."""
     await context.rights.read.note_earlier()
     return await asyncio.to_thread(_read, of(context), arguments)
 
 
 @tool("Writes a text file of the workspace.", "side_effect", exclusive=True, restricted=True)
 async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
-    """Write a file, or to its end."""
-    # JSON may contain half of a surrogate pair, which UTF-8 cannot.
+    """Write a file, or append to it."""
+    # JSON may contain a lone surrogate, which UTF-8 cannot encode.
     path, content = arguments.path, arguments.content.encode(errors="replace")
     most, append = WORKSPACE_BYTES, arguments.append
     write = of(context).write
@@ -91,20 +91,20 @@ async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
 
 @tool("Lists a directory of the workspace: names, kinds, sizes in bytes.", "read", restricted=True)
 async def list_files(context: ToolContext, arguments: ListArguments) -> str:
-    """Return the shown entries of a directory by name."""
+    """Return the entries of a directory, sorted by name."""
     await context.rights.read.note_earlier()
     return await asyncio.to_thread(_list, of(context), arguments.path)
 
 
 def of(context: ToolContext) -> Workspace:
-    """Return the workspace of a turn; a ToolError if it has none."""
+    """Return the turn's workspace; raise a ToolError if it has none."""
     return Workspace(Path(needed(context.workspace, "there is no workspace here")))
 
 
 def _read(workspace: Workspace, arguments: ReadArguments) -> str:
     with workspace.file(arguments.path) as handle, clear(arguments.path):
         size = os.fstat(handle).st_size
-        # A copy: both the file object and the workspace close their descriptors.
+        # A duplicate: both the file object and the workspace close their descriptors.
         with os.fdopen(os.dup(handle), "rb") as file:
             start = file.read(_LOOKED_AT_BYTES)
             if is_binary(start):
@@ -125,7 +125,7 @@ def _read(workspace: Workspace, arguments: ReadArguments) -> str:
 
 
 def _page(lines: Iterable[bytes], count: int) -> tuple[list[str], bool]:
-    """Return some lines without their ends, long ones cut, and whether more lines follow."""
+    """Return lines without their ends, long ones cut, and whether more lines follow."""
     found: list[str] = []
     size = 0
     for line in lines:
@@ -141,10 +141,10 @@ def _page(lines: Iterable[bytes], count: int) -> tuple[list[str], bool]:
 
 
 def is_binary(start: bytes) -> bool:
-    """Whether the beginning of a file is binary: with NULs, or mostly not UTF-8."""
+    """Return whether a file's beginning is binary: it contains NULs or is mostly not UTF-8."""
     if b"\0" in start:
         return True
-    # Incremental: a cut last character is not binary data.
+    # Incremental: a truncated last character does not make the data binary.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(start)
     return text.count("\N{REPLACEMENT CHARACTER}") * 10 > len(text)
 
@@ -153,7 +153,7 @@ def _list(workspace: Workspace, path: str) -> str:
     names = components(path)
     shown = "/".join(names) or "the workspace"
     with workspace.directory(names) as folder, os.scandir(folder) as entries:
-        # One more than is sorted, to see whether others follow.
+        # One more than is sorted, to detect that more follow.
         scanned = [entry.name for entry in islice(entries, MAX_SCANNED + 1)]
         listed = sorted(scanned)[:MAX_LISTED]
         lines = [line for name in listed if (line := _entry(folder, name))]
@@ -166,14 +166,14 @@ def _list(workspace: Workspace, path: str) -> str:
 
 
 def _entry(folder: int, name: str) -> str:
-    """Return the line of an entry; "" if it is gone."""
+    """Return the line of an entry, or "" if it no longer exists."""
     try:
-        # By the open directory: a path could lead elsewhere by now.
+        # Through the open directory: a path may meanwhile lead elsewhere.
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return ""
     plain = name.encode(errors="replace").decode()
-    # Line ends in a name would look like more entries.
+    # Line breaks in a name would look like more entries.
     shown = "".join(each if each.isprintable() else "?" for each in plain)
     if stat.S_ISREG(found.st_mode):
         return f"{shown}  {found.st_size:,}"
@@ -181,7 +181,7 @@ def _entry(folder: int, name: str) -> str:
 
 
 class FileSearchArguments(Arguments):
-    """What to look for, and where."""
+    """Arguments of `search_files`."""
 
     text: str = Field(min_length=1, max_length=1_000, description="What the line contains")
     regex: bool = Field(default=False, description="text is a regular expression (Python)")
@@ -198,7 +198,7 @@ class FileSearchArguments(Arguments):
     timeout_s=TIME_LIMIT_S + 20,
 )
 async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
-    """Have a helper process search, and end it after its time limit."""
+    """Search in a helper process, and kill it after its time limit."""
     workspace = of(context)
     await context.rights.read.note_earlier()
     return await ask_json(

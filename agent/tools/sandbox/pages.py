@@ -1,6 +1,6 @@
-"""The helper process of `fetch_url`: the text of an HTML page with its links; JSON in and out.
+"""The helper process of `fetch_url`: extracts text and links from an HTML page; JSON in and out.
 
-It runs no script, and may be killed at any moment. It imports only the standard library and
+It runs no scripts and may be killed at any moment. It imports only the standard library and
 `agent/processes/`.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def override(method: object) -> object:
-        """Replace a decorator that is not in the standard library."""
+        """Replace the decorator that the standard library lacks."""
         return method
 
 
@@ -66,7 +66,7 @@ class PageReader(HTMLParser):
 
     @override
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take the beginning of an element."""
+        """Process an opening tag."""
         if tag == "title":
             self._in_title = True
         if tag in _UNSEEN:
@@ -88,11 +88,11 @@ class PageReader(HTMLParser):
 
     @override
     def handle_endtag(self, tag: str) -> None:
-        """Take the end of an element."""
+        """Process a closing tag."""
         if tag == "title":
             self._in_title = False
         if tag in _UNSEEN:
-            # Pages also end elements that never began.
+            # Pages also close elements that were never opened.
             self._unseen = max(0, self._unseen - 1)
         elif not self._unseen:
             self._end(tag)
@@ -100,7 +100,7 @@ class PageReader(HTMLParser):
     def _end(self, tag: str) -> None:
         if tag == "a" and self._links:
             address = self._links.pop()
-            # Without links within the page, and scripts.
+            # Skip scripts and links within the page.
             if address.startswith(("http://", "https://", "/")) and len(address) <= MAX_LINK_CHARS:
                 self.parts.append(f" ({address})")
         if tag == "pre":
@@ -110,7 +110,7 @@ class PageReader(HTMLParser):
 
     @override
     def handle_data(self, data: str) -> None:
-        """Take text."""
+        """Process text."""
         if self._in_title:
             self.title.append(data.replace("\n", " "))
         elif not self._unseen:

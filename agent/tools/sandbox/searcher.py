@@ -1,7 +1,7 @@
-"""The helper process of `search_files`: one request by stdin, one answer by stdout, both JSON.
+"""The helper process of `search_files`: one JSON request on stdin, one JSON answer on stdout.
 
-It may be killed at any moment, and ends by itself after its time limit. It imports only the
-standard library and `agent/processes/`.
+It may be killed at any moment, and exits after its time limit. It imports only the standard library
+and `agent/processes/`.
 """
 
 import fnmatch
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def search(request: dict[str, Any]) -> str:
-    """Return the matching lines; a ToolError if the pattern or the path is wrong."""
+    """Return the matching lines; raise a ToolError for an invalid pattern or path."""
     matches = matcher(request["text"], regex=request["regex"], ignore_case=request["ignore_case"])
     limit = request["limit"]
     looked: list[str] = []
@@ -46,7 +46,7 @@ def search(request: dict[str, Any]) -> str:
 
 
 def matcher(text: str, *, regex: bool, ignore_case: bool) -> Matches:
-    """Return the test of a line; a ToolError for a wrong expression."""
+    """Return a predicate for lines; raise a ToolError for an invalid expression."""
     if not regex:
         if not ignore_case:
             return lambda line: text in line
@@ -70,7 +70,7 @@ def _found(request: dict[str, Any], matches: Matches, looked: list[str]) -> Iter
 
 
 def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield path and lines of each text file, in the order of names, without links."""
+    """Yield path and lines of each text file, sorted by name; does not follow links."""
     with Workspace(Path(root)).directory(names) as top:
         named = (
             ("/".join([*names, *way, name]), folder, name)
@@ -84,7 +84,7 @@ def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str
 
 def _text(folder: int, name: str) -> str | None:
     """Return a file's text; None for links, pipes, large and binary files."""
-    # Not blocking: a pipe in place of the file would block the search forever.
+    # Non-blocking: a pipe in place of the file would block the search forever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         if not 0 < os.stat(name, dir_fd=folder, follow_symlinks=False).st_size <= MAX_FILE_BYTES:

@@ -1,7 +1,7 @@
-"""The tool `terminal`: a shell command in the workspace, behind a keeper.
+"""The tool `terminal`: runs a shell command in the workspace, supervised by a keeper process.
 
-The command gets nothing of Parley's own environment. `confinement.py` confines it to the workspace,
-`keeper.py` ends it.
+The command does not inherit Parley's environment. `confinement.py` confines it to the workspace,
+and `keeper.py` ends it.
 """
 
 import asyncio
@@ -29,26 +29,26 @@ from agent.tools.sandbox.files import WORKSPACE_BYTES, of
 log = structlog.get_logger()
 
 TEMPORARY = ".tmp"
-"""The command's TMPDIR, in its workspace."""
+"""Name of the command's TMPDIR in its workspace."""
 OUTPUT_BYTES = 1_000_000
-"""Kept output of one command, half of it from the end."""
+"""Most output kept of one command, half of it from the end."""
 MAX_PROCESSES = 256
-"""Processes and threads of one command: enough for a build, too few for a harmful fork bomb."""
+"""Most processes and threads of one command: enough for a build, too few for a fork bomb."""
 MEMORY_BYTES = 2_000_000_000
-"""Of each process of a command, and of all together."""
+"""Limit of each process of a command, and of all together."""
 _REPORTS_WITHIN_S = 15.0
-"""Time for the keeper's report after the limit of a command."""
+"""Seconds to wait for the keeper's report after the command's time limit."""
 
 
 class TerminalArguments(Arguments):
-    """The command."""
+    """Arguments of `terminal`."""
 
     command: str = Field(min_length=1, max_length=100_000)
     timeout_s: float | None = Field(None, gt=0, description="Left out: the longest time allowed")
 
 
 def make_terminal(settings: ToolSettings) -> Tool:
-    """Return the tool; a ValueError if commands cannot be confined, or would run as root."""
+    """Return the tool; raise a ValueError if commands cannot be confined or would run as root."""
     options = settings.terminal
     refuse_root(options)
     sandbox = sandbox_of(settings)
@@ -88,7 +88,7 @@ def refuse_root(options: TerminalSettings) -> None:
 
 
 def sandbox_of(settings: ToolSettings) -> Sandbox:
-    """Return the sandbox of commands; a ValueError if they must be confined and cannot be."""
+    """Return the commands' sandbox; raise a ValueError if required confinement is unavailable."""
     if not settings.terminal.confine:
         return Sandbox("none", "", {})
     chosen = choose(settings.sandbox)
@@ -101,7 +101,7 @@ def sandbox_of(settings: ToolSettings) -> Sandbox:
 
 
 def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
-    """Log the confinement of commands."""
+    """Log how commands are confined."""
     if sandbox.backend == "none":
         log.warning("terminal_not_confined")
         return
@@ -127,10 +127,10 @@ class Terminal:
         self._python = of_this_python()
 
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
-        """Run one command; all its processes have ended when this returns or raises."""
+        """Run a command; all its processes have ended when this returns or raises."""
         workspace = of(context)
         await context.rights.read.note_earlier()
-        # Without walls it reaches the network whatever the setting.
+        # Unconfined, it reaches the network whatever the setting.
         if self._options.network or self._sandbox.backend == "none":
             context.rights.read.note("tool", "terminal")
         full = await asyncio.to_thread(self._prepare, workspace)
@@ -142,9 +142,9 @@ class Terminal:
         return f"{answer}\n[{full}: nothing can be written; delete files]" if full else answer
 
     def _prepare(self, workspace: Workspace) -> str:
-        """Make the directory for temporary files; returns why the workspace is full, or ""."""
+        """Create the directory for temporary files; return why the workspace is full, or ""."""
         workspace.prepare()
-        # A command may have replaced it, and then works without it.
+        # A command may have replaced the directory, and then has to work without it.
         with suppress(ToolError), workspace.directory((TEMPORARY,), create=True):
             pass
         try:
@@ -173,7 +173,7 @@ class Terminal:
             "TMPDIR": f"{home}/{TEMPORARY}",
             "LANG": LANGUAGE,
             "TERM": "dumb",
-            # git ends if it may not look for its system-wide settings.
+            # git exits if it cannot read its system-wide settings.
             "GIT_CONFIG_NOSYSTEM": "1",
         }
         walls = Walls(
@@ -189,7 +189,7 @@ class Terminal:
         return order, limits
 
     async def _kept(self, order: ProgramOrder, limits: CommandLimits) -> tuple[Report, bytes]:
-        """Have a keeper run a command, which ends it even if Parley dies."""
+        """Run a command under a keeper, which ends it even if Parley dies."""
         failed = "the command's keeper failed"
         try:
             program = await KeptProgram.behind_keeper(limits.output_bytes)
@@ -199,7 +199,7 @@ class Terminal:
             await program.start(order)
             report = await program.report()
             if report is None:
-                # Killed by the command, or by the system for lack of memory.
+                # Killed by the command itself, or by the system for lack of memory.
                 raise ToolError(f"{failed}: it ended without a report")
             if report.ended == "exit" and report.problem:
                 raise ToolError(f"the command was not run: {report.problem}")
@@ -213,7 +213,7 @@ class Terminal:
 
 
 def told(report: Report, output: bytes, limits: CommandLimits) -> str:
-    """Return the report for the model about an ended command."""
+    """Format the report about an ended command for the model."""
     head, tail = output[: report.head_bytes], output[report.head_bytes :]
     left_out = report.output_bytes - len(output)
     mark = f"\n[... {left_out:,} bytes left out ...]\n".encode() if left_out > 0 else b""
