@@ -1,6 +1,6 @@
 """The agent: models, tools and the loop of one turn. No database, no platform, no gateway.
 
-`__all__` is a library for lists of chat messages in OpenAI's shape (docs/library.md).
+`__all__` is a library for lists of chat messages in OpenAI's format (docs/library.md).
 """
 
 from typing import TYPE_CHECKING
@@ -35,8 +35,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a part of the library on its first use: `parley --help` needs none."""
-    # Statements and not a table of strings, so that mypy and import-linter see the imports.
+    """Import a part of the library on first use: `parley --help` needs none."""
+    # Statements rather than a table of strings, so that mypy and import-linter see the imports.
     part: ModuleType
     match name:
         case "TokenCounter" | "estimate_tokens":
@@ -63,5 +63,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all names, so that shells and editors offer them before they are imported."""
+    """Return all names, so that shells and editors suggest them before they are imported."""
     return sorted({*globals(), *__all__})

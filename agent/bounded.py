@@ -1,4 +1,4 @@
-"""Limits the answers that clients of httpx2 read into memory."""
+"""Limit the responses that httpx2 clients read into memory."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,13 +12,14 @@ from agent.network import MAX_BYTES
 async def bound(response: httpx2.Response) -> None:
     """Bound a response before its body is read; a hook of httpx2's client.
 
-    Streams of events are bounded event by event by their readers.
+    Event streams are bounded per event by their readers.
 
     Raises:
         RemoteProtocolError: The body is compressed.
-        StreamError: Later, from the body: it is too large. MCP's SDK fails the call by it.
+        StreamError: Raised later, while reading a body that is too large. MCP's SDK fails the call
+            with it.
     """
-    # A few compressed bytes can be gigabytes once they are read.
+    # A few compressed bytes can expand to gigabytes.
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
     if not response.headers.get("content-type", "").startswith("text/event-stream"):

@@ -1,7 +1,7 @@
 """The default context engine: prune, find boundaries, summarise, assemble (read `compress`).
 
-Each phase is a pure function of agent/context/. Only the summary asks a model; if it cannot,
-the extractor's summary takes its place and nothing is dropped.
+Each phase is a pure function in agent/context/. Only the summary needs a model; if the model fails,
+the extractor writes the summary and nothing is dropped.
 """
 
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ from agent.view.view import Entry, Summary
 
 MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
-"""When a person asks for a compaction this share of the view stays verbatim, or so many messages if
-they are more."""
+"""In a compaction requested by a person this share of the view stays verbatim, or this many
+messages if they are more."""
 PRUNED_SHARE = 1.25
-"""A prepared summary is used if pruning alone would leave so many times as much: both move the
-prefix, and every later request reads what is left. Source: measured, docs/decisions/310."""
+"""A prepared summary is used if pruning alone would leave this many times as much: both move the
+prefix, and every later request reads the remainder. Source: measured, docs/decisions/310."""
 GAP_SHARE = 0.25
 """Share that the extractor keeps of the messages between a prepared summary and the tail."""
 EXTRACT_SHARE = 0.24
-"""An extract, which cannot judge, may take this share of the threshold, next to a whole tail.
-Source: measured, docs/performance.md."""
+"""Largest extract, as a share of the threshold, next to a whole tail: an extract cannot judge
+relevance. Source: measured, docs/performance.md."""
 HELD_SHARE = 0.8
-"""Earlier notes are thinned if they would take a larger share of what is compacted."""
+"""Earlier notes are thinned out if they exceed this share of the compacted messages."""
 LEAST_EXTRACT_TOKENS = 100
-"""In the smallest window, too: its beginning takes half of that."""
+"""Applies to the smallest window as well; the note's fixed beginning takes half of it."""
 
 
 class ContextCompressor(ContextEngine):
@@ -55,26 +55,26 @@ class ContextCompressor(ContextEngine):
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
-        """Write the summary of what a compaction would cut now, or None if it would cut nothing."""
+        """Write the summary of the part that a compaction would cut now; None if it is empty."""
         sizes = Sizes(request)
         starts = list(starts_before(request.entries, protected_tail(request, sizes)))
         found = find_boundaries(request, starts)
         if found is None:
             return None
-        # What is pinned now will not be when this is used.
+        # Messages pinned now will no longer be pinned when the summary is used.
         cut = replace(found, pinned=())
         return by_model(request, cut, budget_of(request, cut, sizes)).plan.summaries[0]
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Make the view smaller than its target; None if it is already, or nothing can go."""
+        """Shrink the view below its target; return None if already there or nothing can leave."""
         if request.trigger == "manual":
             request = replace(request, limits=thorough(request))
         elif request.tokens <= target_tokens(request):
             return None
         prepared, shown = request.prepared, request.plan.summaries
         if prepared and shown and prepared.first_seq > shown[0].first_seq:
-            # Another engine wrote it, for a part of what is cut.
+            # Another engine wrote it, for only part of the cut.
             request = replace(request, prepared=None)
         sizes = Sizes(request)
         tail_start = protected_tail(request, sizes)
@@ -89,12 +89,12 @@ class ContextCompressor(ContextEngine):
         end = converge(request, sizes, draft.plan, draft.level)
         found = replace(end, retained_share=draft.retained_share, failure=draft.failure)
         if end.tokens >= request.tokens:
-            # A summary may be longer than the few messages that it covers.
+            # A summary may be longer than the few messages it covers.
             return clip_only(request, sizes)
         return self._smaller(request, found)
 
     def _smaller(self, request: CompressionRequest, found: Compressed | None) -> Compressed | None:
-        """Compact a view again that is still too large, with a smaller `protect_last_n`."""
+        """Compact a view that is still too large again, with a smaller `protect_last_n`."""
         limits = request.limits
         if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):
             return found
@@ -108,7 +108,7 @@ class ContextCompressor(ContextEngine):
                 tokens=found.tokens if found else request.tokens,
                 fixed_tokens=Sizes(request).fixed(plan),
                 limits=replace(limits, protect_last_n=max(1, limits.protect_last_n // 4)),
-                # The model was asked in this compaction already, and people wait.
+                # This compaction already asked the model, and people are waiting.
                 summarise=None if written else request.summarise,
                 prepared=None,
             )
@@ -119,7 +119,7 @@ class ContextCompressor(ContextEngine):
 
 
 def thorough(request: CompressionRequest) -> Limits:
-    """Return the limits of a compaction that a person asked for: the newest turns stay."""
+    """Return the limits of a compaction requested by a person: the newest turns stay."""
     limits, room = request.limits, request.tokens - request.fixed_tokens
     share = room * MANUAL_TAIL_SHARE / max(1, limits.threshold_tokens)
     return replace(
@@ -132,8 +132,8 @@ def thorough(request: CompressionRequest) -> Limits:
 def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Compressed | None:
     """Return a plan around the prepared summary, not measured; None if none fits.
 
-    The extractor adds the messages between it and the usual tail: another summary of a model would
-    be paid for the same compaction.
+    The extractor adds the messages between it and the usual tail, since a second model summary
+    would have to be paid for in the same compaction.
     """
     prepared, entries = request.prepared, request.entries
     if prepared is None:
@@ -141,7 +141,7 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> C
     covered = sum(entry.seq <= prepared.last_seq for entry in entries)
     if covered <= head_end_of(request):
         return None
-    # It was written for a tail that was still to grow.
+    # It was written for a tail that was still expected to grow.
     if tail_start < covered <= len(entries) - request.limits.protect_last_n:
         tail_start = covered
     starts = [n for n in starts_before(entries, tail_start) if n >= min(covered, tail_start)]
@@ -157,7 +157,7 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> C
 
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
-    """Phases 3 and 4: assemble the model's summary, cut if need be, or the extractor's."""
+    """Phases 3 and 4: assemble the model's summary, cut if necessary, or the extractor's."""
     if request.summarise is None:
         return by_extractor(request, cut, sizes)
     budget = budget_of(request, cut, sizes)
@@ -169,7 +169,7 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Com
     own = sizes.summaries(draft.plan)
     if not 0 < excess <= own // 2:
         return draft
-    # Cut to the share that fits: another summary would be paid for.
+    # Cut to the share that fits: another summary would have to be paid for.
     (summary,) = draft.plan.summaries
     most = int(estimate_tokens(summary.text) * (1 - excess / own) * MARGIN)
     text = shortened(summary.text, most)
@@ -178,7 +178,7 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Com
 
 
 def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
-    """Return a plan with the summary model's text; raises `SummaryFailed` without a usable one."""
+    """Return a plan with the model's summary; raise `SummaryFailed` if it is unusable."""
     leaving = uncovered(request, cut)
     text = write_summary(leaving, previous_text(request), budget, request)
     ahead = "" if leaving or request.prepared is None else request.prepared.model
@@ -187,13 +187,13 @@ def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compr
 
 
 def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
-    """Return a plan with the extractor's text, shortened to spare the tail."""
+    """Return a plan with the extractor's text, shortened to make room for the tail."""
     budget, fits = extract_budget(request, cut, sizes)
     draft = _extracted(request, cut, budget)
     excess = sizes.view(draft.plan) - target_tokens(request)
     if not fits or excess <= 0:
         return draft
-    # Sizes are scaled to what the provider reports, the budget is not.
+    # Sizes are scaled to the provider's reports, the budget is not.
     own = sizes.summaries(draft.plan)
     share = MARGIN * max(0, own - excess) / own
     return _extracted(request, cut, max(LEAST_EXTRACT_TOKENS, int(budget * share)))
@@ -215,14 +215,14 @@ def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
 
 
 def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
-    """Return the budget of the summary of all that does not stay."""
+    """Return the budget for a summary of all messages that leave."""
     return summary_budget(max(0, request.tokens - kept_tokens(request, cut, sizes)), request.limits)
 
 
 def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> tuple[int, bool]:
     """Return the budget of the extract, and whether the target has room for it.
 
-    Dropped notes are gone for good, so earlier ones keep their room. Next to a long turn its
+    Dropped notes are lost for good, so earlier ones keep their room. Next to a long turn its
     results are clipped instead, but not a long question.
     """
     threshold, kept = request.limits.threshold_tokens, kept_tokens(request, cut, sizes)
@@ -246,17 +246,17 @@ def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> i
 
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
-    """Return the key sentences of what is cut, and of earlier notes."""
+    """Return the key sentences of the cut messages and of earlier notes."""
     return key_sentences(uncovered(request, cut), previous_text(request), request.focus)
 
 
 def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
-    """Return the originals that leave the view and that no earlier summary covers."""
+    """Return the originals that leave the view and are not covered by an earlier summary."""
     covered = request.prepared.last_seq if request.prepared else 0
     return [entry for entry in leaving(request.entries, cut) if entry.seq > covered]
 
 
 def previous_text(request: CompressionRequest) -> str:
-    """Return the earlier summary: the prepared one covers more."""
+    """Return the earlier summary, preferably the prepared one, which covers more."""
     earlier = (request.prepared,) if request.prepared else request.plan.summaries
     return "\n\n".join(summary.text for summary in earlier)

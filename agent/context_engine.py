@@ -1,8 +1,8 @@
-"""The contract of context engines, which decide what the model sees when a view grows too large.
+"""The contract of context engines, which select what the model sees when a view grows too large.
 
-An engine gets a view and returns a plan (agent/view/view.py); it never changes or stores messages.
-Parley's planner (agent/context/planner.py) measures, asks the engine, checks its plan and commits
-it. The default is agent/context_compressor.py; docs/engines.md shows how to write another one.
+An engine receives a view and returns a plan (agent/view/view.py); it never modifies or stores
+messages. Parley's planner (agent/context/planner.py) measures, asks the engine, checks its plan and
+commits it. The default is agent/context_compressor.py; docs/engines.md explains how to write one.
 """
 
 from abc import ABC, abstractmethod
@@ -25,18 +25,18 @@ from agent.view.view import (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A summary of the lossless engine (agent/engines/lcm) of a range of a transcript.
+    """A lossless engine's (agent/engines/lcm) summary of a range of a transcript.
 
     Leaves replace messages, higher nodes replace nodes. A node is stored with the compaction that
-    made it and never changes; the plan names the nodes in view.
+    created it and never changes; the plan lists the nodes in view.
 
     Attributes:
-        number: Counts the nodes of its conversation from 1.
-        level: 0 for a leaf, else one more than the highest of its children.
-        first_seq: Begins its range, which has no gap and includes `last_seq`.
-        tokens: Estimate of its text.
-        source_tokens: Estimate of the messages, or of the children, that it was written from.
-        children: Numbers of the nodes that it condenses, in order; their ranges lie in its own.
+        number: Numbers the nodes of its conversation from 1.
+        level: 0 for a leaf, otherwise one more than its highest child.
+        first_seq: Start of its range, which has no gap and includes `last_seq`.
+        tokens: Estimated size of its text.
+        source_tokens: Estimated size of the messages or children that it summarises.
+        children: Numbers of the nodes that it condenses, in order; their ranges lie within its own.
     """
 
     number: int
@@ -58,45 +58,45 @@ Trigger = Literal[
 threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
 provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
 prepare: in the background, ahead of need; fallback: another model with a smaller window takes over;
-repair: a provider calls the request malformed, so thoughts are left out (no engine is asked).
+repair: a provider rejects the request as malformed, so thoughts are removed (no engine is asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
-"""How far down the convergence ladder a compaction had to go; see docs/context.md, 5."""
+"""The lowest rung of the convergence ladder that a compaction needed; see docs/context.md, 5."""
 
 Summarise = Callable[[str, int], str]
-"""Returns a model's answer to a prompt of at most so many tokens; may block.
+"""Returns a model's answer of at most the given number of tokens to a prompt; may block.
 
 Raises:
-    SummaryOverflow: The prompt is larger than the window, which the error names.
-    SummaryFailed: There is no usable answer.
+    SummaryOverflow: The prompt is larger than the window; the error contains the size.
+    SummaryFailed: No usable answer was returned.
 """
 
 GUARD_SHARE = 0.85
-"""Share of the window from which on nothing delays a compaction."""
+"""Share of the window from which a compaction is never delayed."""
 LEAST_GAIN = 0.05
-"""The loop does not use a plan that saves a smaller share of what can be saved: it would move the
-cached prefix for next to nothing. A view that must shrink takes any plan."""
+"""The loop rejects a plan that saves less than this share of the savable tokens: it would
+invalidate the cached prefix for almost nothing. A view that must shrink accepts any plan."""
 LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight"})
-"""The loop's own, which may wait until there is more to gain."""
+"""Triggers of the loop itself, which may wait until a compaction gains more."""
 EstimateMessage = Callable[[ChatMessage], int]
 """Estimates the tokens of a message on the wire."""
 Days = Sequence[tuple[int, str]]
-"""(seq of the first message of a day, the day as ISO 8601), in order."""
+"""(seq of a day's first message, ISO 8601 date), in order."""
 
 
 @runtime_checkable
 class Parts(Protocol):
-    """A `Summarise` that keeps summaries of parts until the whole is written; it may block."""
+    """A `Summarise` that stores summaries of parts until the whole is written; may block."""
 
     def find(self, key: str) -> str | None:
-        """Return the text of a key, or None if there is none."""
+        """Return the text stored under a key, or None."""
 
     def keep(self, key: str, text: str) -> None:
-        """Keep a text; it is stored when this returns."""
+        """Store a text durably before returning."""
 
     def note_cut(self, tokens: int, kept_tokens: int) -> None:
-        """Note that only so many tokens of the newest answer are used."""
+        """Record how many tokens of the newest answer are used."""
 
 
 class Archive(Protocol):
@@ -104,21 +104,21 @@ class Archive(Protocol):
 
     @property
     def turn_begins_at(self) -> int:
-        """Seq of the turn's first message: from there on all is in view, if not compacted."""
+        """Seq of the turn's first message; from there on everything uncompacted is in view."""
 
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
-        """Return (seq, stored message) of a range, both ends included, in order."""
+        """Return (seq, stored message) of an inclusive range, in order."""
 
     def nodes(self) -> Sequence[Node]:
-        """Return every node, in order of number."""
+        """Return all nodes, in order of number."""
 
     def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
-        """Search for words before `before_seq`; returns the seqs of messages, best first."""
+        """Search for words before `before_seq`; return the seqs of messages, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The window of a model in tokens, and the shares of it that an engine works with."""
+    """A model's window in tokens, and the shares of it that an engine uses."""
 
     context_length: int
     threshold: float = 0.50
@@ -126,7 +126,7 @@ class Limits:
     protect_last_n: int = 20
 
     def within(self, context_length: int) -> "Limits":
-        """Return the limits for a model with a smaller window that takes over for a while.
+        """Return the limits for a fallback model with a smaller window.
 
         The view is compacted at the same size as before, or at 85 % of the new window.
         """
@@ -135,7 +135,7 @@ class Limits:
 
     @property
     def threshold_tokens(self) -> int:
-        """The view's size at which compression fires in the loop."""
+        """Size of the view at which the loop starts a compaction."""
         return int(self.context_length * self.threshold)
 
     @property
@@ -150,31 +150,31 @@ class Limits:
 
     @property
     def guard_tokens(self) -> int:
-        """From this size on nothing delays a compaction: 85 % of the window."""
+        """Size from which a compaction is never delayed: 85 % of the window."""
         return int(self.context_length * GUARD_SHARE)
 
     @property
     def max_summary_tokens(self) -> int:
-        """Largest summary: 5 % of the window, never over 12,000."""
+        """Largest summary: 5 % of the window, at most 12,000."""
         return min(int(self.context_length * 0.05), 12_000)
 
 
 @dataclass(frozen=True, slots=True)
 class CompressionRequest:
-    """The view to compact, and what an engine may use for it.
+    """The view to compact, and the resources that an engine may use.
 
     Attributes:
-        entries: The originals that the plan shows, in order of seq.
-        tokens: Measured size of the view, tool schemas and system prompt included.
-        fixed_tokens: The part of it that no plan can change: system prompt and tool schemas.
-        estimate: In the same scale as `tokens`.
-        focus: Topic that gets most of the summary; None for everything alike.
+        entries: The originals shown by the plan, in order of seq.
+        tokens: Measured size of the view, including tool schemas and system prompt.
+        fixed_tokens: The part that no plan can change: system prompt and tool schemas.
+        estimate: On the same scale as `tokens`.
+        focus: Topic that gets most of the summary; None to weigh all topics equally.
         summarise: The summary model; None if there is none or it must not be asked now.
         summary_window: Known window of the summary model, in tokens.
-        prepared: A summary that was written ahead for this view.
-        today: The date that is noted in a summary, ISO 8601.
-        recall: Goes to `ViewPlan.recall` of a new summary.
-        days: When the messages were said, if known.
+        prepared: A summary written ahead for this view.
+        today: ISO 8601 date to note in a summary.
+        recall: Becomes `ViewPlan.recall` of a new summary.
+        days: Dates of the messages, if known.
     """
 
     plan: ViewPlan
@@ -193,12 +193,12 @@ class CompressionRequest:
     days: Days = ()
 
     def gains(self, tokens_after: int) -> bool:
-        """Whether a view of this size is worth a compaction; see `LEAST_GAIN`."""
+        """Return whether reaching this size justifies a compaction; see `LEAST_GAIN`."""
         must_shrink = self.tokens >= self.limits.guard_tokens
         return must_shrink or self.pays(tokens_after)
 
     def pays(self, tokens_after: int) -> bool:
-        """Whether such a view is worth moving the cached prefix; always outside of the loop."""
+        """Return whether this size justifies a prefix change; always true outside the loop."""
         if self.trigger not in LOOP_TRIGGERS:
             return True
         return self.tokens - tokens_after >= LEAST_GAIN * (self.tokens - self.fixed_tokens)
@@ -206,16 +206,17 @@ class CompressionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """A plan that makes the view smaller.
+    """A plan that shrinks the view.
 
     Attributes:
         level: The rung of the ladder that was needed.
-        tokens: Estimated size of the view under this plan, in the scale of the request.
+        tokens: Estimated size of the view under this plan, on the request's scale.
         retained_share: Share of the extractor's key facts that the summary contains, 0 to 1; None
-            if nothing was summarised, or the summary was written ahead.
-        failure: Why the summary model's text was not used; None if it was, or was not asked.
-        engine: The one that made the plan, if not the requested one.
-        nodes: New nodes, to be stored with the plan; the engine `lcm` alone makes any.
+            without a new summary or if it was written ahead.
+        failure: Reason why the summary model's text was not used; None if it was used or not asked
+            for.
+        engine: The engine that made the plan, if not the requested one.
+        nodes: New nodes to store with the plan; only the engine `lcm` creates any.
     """
 
     plan: ViewPlan
@@ -228,11 +229,12 @@ class Compressed:
 
 
 class Sizes:
-    """Sizes, in tokens, of one request's view under plans; each original is counted once."""
+    """Token sizes of one request's view under different plans; each original is counted once."""
 
     def __init__(self, request: CompressionRequest) -> None:
         self._request = request
-        # By identity: unedited messages are the stored objects. Kept here, so no id comes again.
+        # Keyed by identity: unedited messages are the stored objects. Keeping them prevents id
+        # reuse.
         self._originals = {id(entry.message): entry.message for entry in request.entries}
         self._counted: dict[int, int] = {}
         self._note_tokens = request.estimate(ChatMessage(role="system", content=NOTE))
@@ -247,11 +249,11 @@ class Sizes:
         return self._counted[key]
 
     def view(self, plan: ViewPlan) -> int:
-        """Return the size of the whole view under a plan, its fixed part included."""
+        """Return the size of the whole view under a plan, including its fixed part."""
         return self.fixed(plan) + sum(self.shown(plan).values()) + self.summaries(plan)
 
     def fixed(self, plan: ViewPlan) -> int:
-        """Return the size of the fixed part; the first compaction adds its note to it."""
+        """Return the size of the fixed part; the first compaction adds its note."""
         noted = plan.compacted and not self._request.plan.compacted
         return self._request.fixed_tokens + (self._note_tokens if noted else 0)
 
@@ -262,84 +264,85 @@ class Sizes:
         return {entry.seq: self.message(message) for entry, message in pairs}
 
     def summaries(self, plan: ViewPlan) -> int:
-        """Return the size of the summaries' messages."""
+        """Return the size of the messages that contain the summaries."""
         return sum(map(self._request.estimate, summary_messages(plan)))
 
 
 class ContextEngine(ABC):
     """One conversation's engine during one turn.
 
-    Instances are cheap: each turn makes its own. State that must outlive the turn belongs into the
-    plan. Every method is called from one thread at a time; `compress` and `handle_tool_call` run
-    outside of the event loop and may block.
+    Instances are cheap: each turn creates its own. State that must outlive the turn belongs in the
+        plan.
+    Methods are never called concurrently; `compress` and `handle_tool_call` run outside the event
+    loop
+    and may block.
     """
 
     name: ClassVar[str]
-    """Its value of `context.engine`."""
+    """Its name in `context.engine`."""
     prepares: ClassVar[bool] = False
-    """Whether it uses summaries that were written ahead (`CompressionRequest.prepared`)."""
+    """Whether it uses summaries written ahead (`CompressionRequest.prepared`)."""
     prepares_parts: ClassVar[bool] = False
-    """Whether such a summary only covers the oldest messages that the plan's summaries do not."""
+    """Whether such a summary covers only the oldest messages not yet summarised in the plan."""
 
     def __init__(self, limits: Limits | None = None, options: Mapping[str, Any] = {}) -> None:
-        """Take the limits of the model, and the engine's options.
+        """Initialize with the model's limits and the engine's options.
 
-        Options come from a built-in engine's block under `context:`, a plugin's from
-        `plugins.options`. Hermes makes its engines without any.
+        A built-in engine's options come from its block under `context:`, a plugin's from
+        `plugins.options`. Hermes creates its engines without any.
         """
         self.limits = limits or Limits(0)
         self.options = options
         self.prompt_tokens = 0
 
     def update_from_response(self, usage: Usage) -> None:
-        """Take the usage that the model reported for the newest call."""
+        """Receive the usage that the model reported for the newest call."""
         self.prompt_tokens = usage.prompt_tokens
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Whether a view of this size, or of the last reported one, needs a compaction."""
+        """Return whether a view of this size, or of the last reported one, needs a compaction."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         return tokens >= self.limits.threshold_tokens
 
     def should_compress_preflight(self, prompt_tokens: int) -> bool:
-        """The same before the first call of a turn; by default like `should_compress`."""
+        """The same before a turn's first call; like `should_compress` by default."""
         return self.should_compress(prompt_tokens)
 
     @abstractmethod
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Return a plan that makes the view smaller, or None if nothing can be left out.
+        """Return a plan that shrinks the view, or None if nothing can be removed.
 
-        The plan must show the newest user message, must not cut through a group of tool calls and
-        their results, and must not show messages that the current plan does not show. An engine
-        that breaks these rules, raises or takes too long is replaced by the built-in compressor,
-        with a warning.
+        The plan must show the newest user message, must not split a group of tool calls and their
+        results, and must not show messages that the current plan omits. An engine that breaks these
+        rules, raises or takes too long is replaced by the built-in compressor, with a warning.
         """
 
     def prepare(self, request: CompressionRequest) -> Summary | None:  # noqa: ARG002 - optional
-        """Write a summary ahead of need if `prepares`; None if none is needed yet.
+        """Write a summary ahead of need if `prepares`; return None if it is not needed yet.
 
         Raises:
-            SummaryFailed: The summary model gave nothing usable.
+            SummaryFailed: The summary model returned nothing usable.
         """
         return None
 
     def attach(self, archive: Archive) -> None:  # noqa: B027 - optional
-        """Take access to the conversation's records, for `compress` and the tools: it blocks."""
+        """Receive blocking access to the conversation's records, for `compress` and the tools."""
 
     def on_session_start(self, session_id: str) -> None:  # noqa: B027 - optional
-        """Take the segment in which the turn begins; called before anything else."""
+        """Receive the segment in which the turn begins; called before any other method."""
 
     def on_session_end(self, session_id: str) -> None:  # noqa: B027 - optional
-        """Note that a compaction has ended the segment, or that the turn is over."""
+        """Called when a compaction has ended the segment, or the turn is over."""
 
     def on_session_reset(self) -> None:  # noqa: B027 - optional
-        """Note that the conversation was restarted (`/new`, a daily or idle reset)."""
+        """Called when the conversation was restarted (`/new`, a daily or idle reset)."""
 
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
-        """Return the tools that this engine offers to the model, always the same."""
+        """Return the tools that this engine offers to the model; always the same."""
         return ()
 
     def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002 - optional
-        """Run one of these tools and return its result; raises `ToolError` for the model."""
+        """Run one of these tools and return its result; raise `ToolError` for the model."""
         raise ToolError(f"the engine {self.name} offers no tool {name!r}")
 
     def get_status(self) -> Mapping[str, Any]:
@@ -347,5 +350,5 @@ class ContextEngine(ABC):
         return {"threshold_tokens": self.limits.threshold_tokens}
 
     def update_model(self, limits: Limits) -> None:
-        """Take the limits of another model (a fallback with another window)."""
+        """Receive the limits of another model (a fallback with another window)."""
         self.limits = limits

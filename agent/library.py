@@ -1,7 +1,7 @@
-"""The context parts for programs of their own: lists of messages in and out, no gateway.
+"""The context features as a library: lists of messages in and out, without a gateway.
 
-`compact_messages` is for any engine; `HistoryManager` is HelloAgents': messages are appended, and
-the older rounds leave the view, as the engine `rounds` decides. docs/library.md shows both.
+`compact_messages` works with any engine; `HistoryManager` is HelloAgents': messages are appended,
+and older rounds leave the view as the engine `rounds` decides. docs/library.md shows both.
 """
 
 import re
@@ -34,7 +34,7 @@ from agent.view.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
 log = structlog.get_logger()
 
 CONTEXT_WINDOW = 128_000
-"""Tokens. Source: HelloAgents' default."""
+"""In tokens. Source: HelloAgents' default."""
 Message = dict[str, Any]
 
 
@@ -43,13 +43,14 @@ class CompactionResult:
     """The result of compacting a list of messages.
 
     Attributes:
-        messages: Ready for a request; an unchanged message is the input's own dict.
-        level: "none" if nothing had to be done, else how far the compaction had to go.
+        messages: Ready for a request; an unchanged message is the input dict itself.
+        level: "none" if nothing was done, otherwise the lowest rung of the ladder used.
         tokens_before: Estimate for the input.
         tokens_after: Estimate for `messages`.
-        evicted: Positions of the input that are not in `messages`, in order.
-        failure: Why the text of `summarise` was not used; None if it was, or was not asked for.
-        summary: Text for the evicted messages; None if nothing is left out.
+        evicted: Input positions that are not in `messages`, in order.
+        failure: Reason why the text of `summarise` was not used; None if it was used or not
+            requested.
+        summary: Text for the evicted messages; None if nothing was removed.
     """
 
     messages: list[dict[str, Any]]
@@ -74,29 +75,29 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
     engine: str | type[ContextEngine] = ContextCompressor.name,
     options: Mapping[str, Any] | None = None,
 ) -> CompactionResult:
-    """Return the messages, compacted to at most 60 % of `threshold` of the window.
+    """Compact messages to at most 60 % of `threshold` of the window.
 
-    A smaller list comes back unchanged, so a second call on a result changes nothing. A list that
-    was compacted before is recognised by its summary message, which is then updated. Other engines
-    have their own rule for lists that they leave alone (docs/engines.md).
+    A smaller list is returned unchanged, so a second call on a result changes nothing. A previously
+    compacted list is recognised by its summary message, which is then updated. Other engines have
+    their own rules for lists that they leave unchanged (docs/engines.md).
 
     Args:
-        messages: In OpenAI's shape, a system message first if there is one. Not changed.
+        messages: In OpenAI's format, with an optional system message first. Not modified.
         context_length: The model's window in tokens.
-        threshold: Share of the window at which one would compact.
+        threshold: Share of the window at which to compact.
         target_ratio: Share of the threshold that stays verbatim at the end.
-        protect_last_n: Newest messages that stay in any case (clipped if they must).
-        summarise: Called with a prompt and the most tokens to answer with. If None, or if it
-            raises anything, the extractor writes the summary, without any model.
-        model: Name of the model whose tokenizer estimates; None: the largest estimate.
-        engine: "compressor", "rounds", "lcm", the name of a registered engine, or a class. One
-            that is not built in is supervised: if it fails, the compressor takes over.
+        protect_last_n: Newest messages that always stay (clipped if necessary).
+        summarise: Called with a prompt and the maximum number of answer tokens. If None, or if it
+            raises, the extractor writes the summary without a model.
+        model: Name of the model whose tokenizer estimates; None for the largest estimate.
+        engine: "compressor", "rounds", "lcm", the name of a registered engine, or a class. An
+            engine that is not built in is supervised: if it fails, the compressor takes over.
         options: The engine's own settings, such as `{"min_retain_rounds": 5}` for "rounds".
 
     Raises:
-        ValueError: A number is out of its range (`context_length` and `protect_last_n` from 1,
-            the two shares above 0 and up to 1), a message has no role or is of Anthropic's shape,
-            no engine has this name, or the engine has no such option.
+        ValueError: A number is out of range (`context_length` and `protect_last_n` from 1, the two
+            shares above 0 and up to 1), a message has no role or is in Anthropic's format, or the
+            engine does not exist or lacks the option.
     """
     limits = _checked(Limits(context_length, threshold, target_ratio, protect_last_n))
     chosen = engine_for(engine, limits, options or {})
@@ -104,7 +105,7 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
 
 
 class HistoryManager:
-    """The messages of one conversation, and the view of them; not thread-safe."""
+    """The messages of one conversation, and their view; not thread-safe."""
 
     def __init__(
         self,
@@ -118,12 +119,12 @@ class HistoryManager:
         """Start without messages.
 
         Args:
-            min_retain_rounds: The newest rounds that a compaction leaves complete. A round is one
-                message of the user and all that follows it.
-            compression_threshold: Share of the window above which `should_compress` says yes.
+            min_retain_rounds: Number of newest rounds that a compaction keeps complete. A round is
+                one user message and everything that follows it.
+            compression_threshold: Share of the window above which `should_compress` returns True.
             context_window: The model's window in tokens.
-            model: Name of the model whose tokenizer estimates; None: the largest estimate.
-            summarise: Writes the summary in five parts; None: the rounds are counted.
+            model: Name of the model whose tokenizer estimates; None for the largest estimate.
+            summarise: Writes the summary in five parts; None to count the rounds instead.
 
         Raises:
             ValueError: See `compact_messages`.
@@ -137,12 +138,12 @@ class HistoryManager:
         self.clear()
 
     def append(self, message: Mapping[str, Any]) -> None:
-        """Add the newest message, in OpenAI's shape; it is counted once.
+        """Append a message in OpenAI's format; it is counted once.
 
-        It must not be changed afterwards.
+        It must not be modified afterwards.
 
         Raises:
-            ValueError: It has no role, or is of Anthropic's shape.
+            ValueError: It has no role, or is in Anthropic's format.
         """
         own = _owned(message, len(self._originals))
         self._originals.append(own)
@@ -150,9 +151,9 @@ class HistoryManager:
         self._tokens += estimate_message(own, self._model)
 
     def get_history(self) -> list[Message]:
-        """Return the view, ready for a request: a new list; unchanged messages are your dicts.
+        """Return the view, ready for a request, as a new list; unchanged messages are your dicts.
 
-        A call without a result gets a stub, so that every provider takes it.
+        A call without a result gets a stub, so that every provider accepts it.
         """
         return _sendable(self._view)
 
@@ -167,7 +168,7 @@ class HistoryManager:
         self._tokens = 0
 
     def estimate(self) -> int:
-        """Estimate the tokens of the view, from the sum that `append` keeps."""
+        """Return the estimated tokens of the view, from the sum that `append` maintains."""
         return self._tokens
 
     def estimate_rounds(self) -> int:
@@ -175,19 +176,20 @@ class HistoryManager:
         return len(self.find_round_boundaries())
 
     def find_round_boundaries(self) -> list[int]:
-        """Return the positions in `get_history()` at which rounds begin."""
+        """Return the positions in `get_history()` at which rounds start."""
         sent = enumerate(sanitise(self._view))
         return [n for n, each in sent if each["role"] == "user" and not each.get("synthetic")]
 
     def should_compress(self) -> bool:
-        """Whether the view is over its share of the window."""
+        """Return whether the view exceeds its share of the window."""
         return self._engine.should_compress(self._tokens)
 
     def compress(self, summary: str | None = None, *, focus: str | None = None) -> CompactionResult:
-        """Make the view smaller; level "none" if there is nothing to leave out.
+        """Shrink the view; return level "none" if nothing can be removed.
 
         Args:
-            summary: Replaces the older rounds and an earlier summary. None: the engine writes one.
+            summary: Replaces the older rounds and an earlier summary; None to have the engine write
+                one.
             focus: Topic that gets most of the engine's summary.
         """
         own = None if summary is None else partial(_archived, summary, self.min_retain_rounds)
@@ -216,14 +218,14 @@ def _checked(limits: Limits) -> Limits:
 
 
 def _guarded(summarise: Summarise) -> Summarise:
-    """Turn every failure of the caller's function into SummaryFailed."""
+    """Convert every failure of the caller's function to SummaryFailed."""
 
     def ask(prompt: str, max_tokens: int) -> str:
         try:
             text = summarise(prompt, max_tokens)
         except SummaryFailed:
             raise
-        # The caller's function may raise anything; the extractor writes the summary then.
+        # The caller's function may raise anything; then the extractor writes the summary.
         except Exception as exc:
             # Without the traceback, whose frames contain the prompt.
             log.warning("summary_call_failed", error=type(exc).__name__)
@@ -243,7 +245,7 @@ def _compacted(
     focus: str | None,
     summarise: Summarise | None,
 ) -> tuple[CompactionResult, list[ChatMessage]]:
-    """Compact messages; returns the result, and the view before it is made ready for a request."""
+    """Compact messages; return the result, and the view before it is prepared for a request."""
     given = [_owned(message, place) for place, message in enumerate(messages)]
     entries = [Entry(seq, message) for seq, message in enumerate(given, 1)]
     system = given[0] if given and given[0]["role"] == "system" else None
@@ -253,7 +255,7 @@ def _compacted(
         plan = _resumed(earlier)
         said = [each for each in said if each is not earlier]
     before = estimate_messages(given, model)
-    # The message that fixing adds ("the conversation goes on") is in every view.
+    # Every view contains the message that repairing adds ("the conversation goes on").
     fixed = sanitise(given)
     added = 0 if fixed is given else max(0, estimate_messages(fixed, model) - before)
     request = CompressionRequest(
@@ -288,7 +290,7 @@ def _compacted(
 
 
 def _owned(message: Mapping[str, Any], place: int) -> ChatMessage:
-    """Check a caller's message; returns the very dict."""
+    """Check a caller's message; return the same dict."""
     content = message.get("content")
     if "role" not in message:
         raise ValueError(f"message {place} has no role")
@@ -299,7 +301,7 @@ def _owned(message: Mapping[str, Any], place: int) -> ChatMessage:
 
 
 def _sendable(shown: Sequence[ChatMessage]) -> list[Message]:
-    """Fix messages for a provider, without Parley's own key."""
+    """Repair messages for a provider, and remove Parley's own key."""
     fixed = cast("list[Message]", sanitise([*shown]))
     return [
         {k: v for k, v in each.items() if k != "synthetic"} if "synthetic" in each else each
@@ -324,7 +326,7 @@ def _with_note(system: ChatMessage) -> ChatMessage:
 
 
 def _is_summary(message: ChatMessage) -> bool:
-    """Whether `compact_messages` wrote a message; a quotation of its start does not count."""
+    """Return whether `compact_messages` wrote a message; quoting its start does not count."""
     is_said = message["role"] in {"user", "assistant"} and isinstance(message.get("content"), str)
     return is_said and _SUMMARY.match(text_of(message)) is not None
 

@@ -1,8 +1,8 @@
-"""Chat messages as stored and as handed to models: the OpenAI chat format, in canonical bytes.
+"""Chat messages as stored and as sent to models: the OpenAI chat format, in canonical bytes.
 
-Once encoded, the same message has the same bytes in every request: prompt caches depend on it.
-`sanitise` is the last step before a request: it fixes what every provider refuses. `Usage` is what
-the provider reports with the answer.
+Once encoded, a message has the same bytes in every request, as prompt caches require. `sanitise` is
+the last step before a request: it repairs lists that providers would refuse. `Usage` is the
+provider's report with the answer.
 """
 
 import re
@@ -23,7 +23,7 @@ class FunctionCall(TypedDict):
 
 
 class ToolCall(TypedDict):
-    """One call of a tool; `id` ties its result to it."""
+    """One tool call; its result refers to its `id`."""
 
     id: str
     type: Literal["function"]
@@ -39,11 +39,11 @@ class ChatMessage(TypedDict, total=False):
 
     Attributes:
         reasoning: The model's thoughts; never part of the visible answer.
-        opaque: Provider fields that must be replayed verbatim (signed thinking), by provider name.
-        synthetic: Written by Parley and not by a person (a request to continue); never shown.
-        ephemeral: Synthetic, and of use only while it is in view (recalled notes, few-shot
-            examples): left out of summaries and of the search.
-        cache_control: A breakpoint of the prompt cache after this message; only in requests.
+        opaque: Provider-specific fields to replay verbatim (signed thinking), by provider name.
+        synthetic: Written by Parley, not by a person (a request to continue); never shown.
+        ephemeral: Synthetic, and useful only while in view (recalled notes, few-shot examples):
+            excluded from summaries and search.
+        cache_control: A prompt-cache breakpoint after this message; only in requests.
     """
 
     role: Required[Role]
@@ -59,17 +59,17 @@ class ChatMessage(TypedDict, total=False):
 
 
 def encode(message: ChatMessage) -> str:
-    """Return the canonical JSON text of a message: sorted keys, no spaces."""
+    """Serialize a message to canonical JSON: sorted keys, no spaces."""
     return orjson.dumps(message, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def decode(body: str) -> ChatMessage:
-    """Return the message that `encode` wrote."""
+    """Parse a message written by `encode`."""
     return cast("ChatMessage", orjson.loads(body))
 
 
 def text_of(message: ChatMessage) -> str:
-    """Return the visible text of a message: its string, or its text parts joined by newlines."""
+    """Return a message's visible text: its string, or its text parts joined by newlines."""
     content = message.get("content")
     if content is None:
         return ""
@@ -79,18 +79,18 @@ def text_of(message: ChatMessage) -> str:
 
 
 def full_text(message: ChatMessage) -> str:
-    """Return the text of a message and its tool calls below it."""
+    """Return a message's text, followed by its tool calls."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     lines = [text_of(message), *(f"{call['name']}({call['arguments']})" for call in calls)]
     return "\n".join(lines).strip("\n")
 
 
 IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
-"""Types of the content parts that are images."""
+"""Types of content parts that are images."""
 
 
 def is_image(part: Mapping[str, Any]) -> bool:
-    """Whether a part of a content is an image."""
+    """Return whether a content part is an image."""
     return part.get("type") in IMAGE_PARTS
 
 
@@ -104,17 +104,17 @@ _HANDLE = re.compile(r"attachment:(\d{1,18})")
 
 
 def handle_of(attachment_id: int) -> str:
-    """Return the text that replaces a picture's bytes in a stored message."""
+    """Return the text that replaces an image's bytes in a stored message."""
     return f"attachment:{attachment_id}"
 
 
 def image_part(attachment_id: int) -> dict[str, Any]:
-    """Return the content part of a stored picture."""
+    """Return the content part of a stored image."""
     return {"type": "image_url", "image_url": {"url": handle_of(attachment_id)}}
 
 
 def handle_in(part: object) -> int | None:
-    """Return the id of the stored picture in a content part, or None for other parts."""
+    """Return the id of the stored image in a content part, or None for other parts."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             found = _HANDLE.fullmatch(url)
@@ -123,14 +123,14 @@ def handle_in(part: object) -> int | None:
 
 
 def pictures_in(messages: Iterable[ChatMessage]) -> list[int]:
-    """Return the ids of the stored pictures of messages, in order."""
+    """Return the ids of the stored images in messages, in order."""
     in_parts = [content for it in messages if isinstance(content := it.get("content"), list)]
     found = (handle_in(part) for content in in_parts for part in content)
     return [handle for handle in found if handle is not None]
 
 
 def chars_of(message: ChatMessage) -> int:
-    """Return the characters of a message's texts and call arguments."""
+    """Return the total length of a message's texts and call arguments."""
     content = message.get("content")
     texts = [content] if isinstance(content, str) else map(_shown_text, content or ())
     calls = message.get("tool_calls") or ()
@@ -147,12 +147,12 @@ _MEMORY_TAGS = re.compile(r"</?memory-context[^<>]*>", re.IGNORECASE)
 
 
 def storable(text: str) -> str:
-    """Replace lone surrogates and NULs, which not every database and JSON parser takes."""
+    """Replace lone surrogates and NULs, which some databases and JSON parsers reject."""
     return _SURROGATES.sub("\ufffd", text).replace("\x00", "\ufffd")
 
 
 def clean_text(text: str) -> str:
-    """Return inbound text, storable and without leaked `<memory-context>` tags."""
+    """Make inbound text storable and remove leaked `<memory-context>` tags."""
     text = storable(text)
     # Removing one tag can join the halves of another. Nothing is joined across the last mark.
     for mark in ("", "", "<>"):
@@ -174,7 +174,7 @@ def context_message(text: str) -> ChatMessage:
 
 
 def is_ephemeral(message: ChatMessage) -> bool:
-    """Whether a message is of use only while it is in view."""
+    """Return whether a message is useful only while in view."""
     return message.get("ephemeral", False)
 
 
@@ -212,7 +212,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Usage(Summed):
-    """Tokens of one model call as the provider reported them; the output includes thoughts.
+    """Tokens of one model call as reported by the provider; the output includes thoughts.
 
     `prompt_tokens` fill the window: with caching, `input_tokens` (at the base price) are near 0.
     """
@@ -225,13 +225,13 @@ class Usage(Summed):
 
     @property
     def prompt_tokens(self) -> int:
-        """All that the model read: input + cache read + cache creation."""
+        """All tokens that the model read: input + cache read + cache creation."""
         created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
         return self.input_tokens + self.cache_read_tokens + created
 
     @property
     def total_tokens(self) -> int:
-        """All that the model read and wrote."""
+        """All tokens that the model read and wrote."""
         return self.prompt_tokens + self.output_tokens
 
 
@@ -245,22 +245,22 @@ class ToolSchema:
 
 
 def listed(lines: dict[str, str]) -> str:
-    """Return named lines as a list in Markdown."""
+    """Format named lines as a Markdown list."""
     return "\n".join(f"- **{name}**: {value}" for name, value in lines.items())
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if it is not one."""
+    """Return a number with its noun, in the plural unless it is one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def quoted(text: str) -> str:
-    """Return a person's text as code, so that no character counts as markup."""
+    """Format a person's text as code, so that no character counts as markup."""
     return "`" + text.replace("`", "'") + "`"
 
 
 def code_block(text: str, language: str = "") -> str:
-    """Return a text as a block of code, which it cannot end (CommonMark 4.5)."""
+    """Format a text as a code block that it cannot close (CommonMark 4.5)."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"
 
@@ -273,20 +273,20 @@ _INSTRUCTING = frozenset({"system", "developer"})
 
 
 def sanitise(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return messages that a provider takes: the very list that came in if nothing is wrong.
+    """Repair messages for a provider; return the same list if nothing is wrong.
 
-    - ORPHANED results are removed: without a call in the group before them, or the second one for
-      the same call. A result that only a message of the user or the system parts from its group
-      moves back to it.
-    - DANGLING calls get a stub result behind the others of their group. Calls without an id get
-      one, calls that repeat an id of their group are removed. Ids may come again in later groups.
-    - A system message that is not first becomes a note of the user, with its text.
+    - ORPHANED results are removed: those without a call in the preceding group, and a second result
+      for the same call. A result separated from its group only by user or system messages moves
+      back to it.
+    - DANGLING calls get a stub result after the others of their group. Calls without an id get one,
+      calls that repeat an id of their group are removed. Later groups may reuse ids.
+    - A system message that is not first becomes a user message with the same text.
     - Messages of unknown roles are removed.
-    - If the first message is not the user's, a synthetic one goes before it.
+    - If the first message is not the user's, a synthetic one is added before it.
 
-    Call arguments are not parsed: the models' wire code fixes them. Nothing given is changed.
+    Call arguments are not parsed: the models' wire code repairs them. The input is not modified.
     """
-    # Before nearly every request nothing is wrong, and no message is copied.
+    # Most requests need no repair, and no message is copied.
     if not _is_in_order(messages):
         return _opened_by_user(_grouped(_known(messages)))
     return messages if isinstance(messages, list) else list(messages)
@@ -300,7 +300,7 @@ def _is_in_order(messages: Sequence[ChatMessage]) -> bool:
             call_id = message.get("tool_call_id", "")
             if call_id not in waiting:
                 return False
-            # A second result for the same call is one too many.
+            # A second result for the same call is removed.
             waiting.remove(call_id)
         elif waiting:
             return False
@@ -330,7 +330,7 @@ def _known(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Move each call's one result into the group of its message."""
+    """Move each call's single result into the group of its message."""
     grouped: list[ChatMessage] = []
     waiting: dict[str, ToolCall] = {}
     behind: list[ChatMessage] = []
@@ -339,7 +339,7 @@ def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
             if waiting.pop(message.get("tool_call_id", ""), None):
                 grouped.append(message)
         elif message["role"] == "assistant":
-            # Providers want results directly after their calls: what came between goes after.
+            # Providers want results directly after their calls: anything between them moves after.
             grouped += [*_stubs(waiting), *behind]
             behind = []
             asking, waiting = _with_own_ids(message)
@@ -350,12 +350,12 @@ def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def _with_own_ids(message: ChatMessage) -> tuple[ChatMessage, dict[str, ToolCall]]:
-    """Give each call of a message its own id; returns the calls by id too."""
+    """Give each call of a message a unique id; also return the calls by id."""
     calls = message.get("tool_calls") or []
     own: dict[str, ToolCall] = {}
     for place, call in enumerate(calls):
         call_id = call.get("id") or f"call_without_id_{place}"
-        # Two calls with one id could not be told apart by their results.
+        # The results of two calls with the same id could not be told apart.
         own.setdefault(call_id, cast("ToolCall", {**call, "id": call_id}))
     if list(own.values()) == calls:
         return message, own

@@ -1,6 +1,6 @@
-"""The proxy and the certificates of the environment, for all clients; failures in plain words.
+"""The environment's proxy and certificates, for all clients; failures described for people.
 
-No client reads the environment itself: SDKs differ in the variables, in the forms of NO_PROXY and
+No client reads the environment itself: SDKs differ in the variables, in the syntax of NO_PROXY and
 in how they fail. See docs/operations.md, *Behind an HTTP proxy or a private CA*.
 """
 
@@ -14,8 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 MAX_BYTES = 8_000_000
-"""Largest event, or body that is not a stream of events: eight times the longest known list of
-models (OpenRouter's)."""
+"""Largest event or non-streamed body: eight times the longest known model list (OpenRouter's)."""
 _PORTS = {"http": 80, "https": 443}
 _SCHEMES = {"ws": "http", "wss": "https"}
 _CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
@@ -25,17 +24,17 @@ _CA_FILES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 )
-"""Where systems keep them. Source: the paths that Go reads (crypto/x509/root_linux.go)."""
+"""Locations of system certificates. Source: the paths that Go reads (crypto/x509/root_linux.go)."""
 
 
 class UnusableEnvironment(Exception):
-    """A variable of the environment cannot be used; the text names it, without a password."""
+    """An environment variable is unusable; the text names it, without any password."""
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the address of the proxy for a URL, or None to connect directly.
+    """Return the proxy address for a URL, or None to connect directly.
 
-    `<scheme>_proxy` comes before `all_proxy`, lower case before upper case.
+    `<scheme>_proxy` takes precedence over `all_proxy`, lower case over upper case.
 
     Raises:
         UnusableEnvironment: It is not the address of an HTTP proxy.
@@ -50,7 +49,7 @@ def proxy_for(url: str) -> str | None:
 
 
 def tls_for(url: str) -> ssl.SSLContext:
-    """Return the TLS context for a URL; raises `UnusableEnvironment` if the URL needs one."""
+    """Return the TLS context for a URL; may raise `UnusableEnvironment` for an https URL."""
     try:
         return certificates()
     except UnusableEnvironment:
@@ -62,17 +61,17 @@ def tls_for(url: str) -> ssl.SSLContext:
 
 @functools.cache
 def certificates() -> ssl.SSLContext:
-    """Read the trusted certificates, once per process: it takes 30 ms.
+    """Read the trusted certificates once per process, since it takes 30 ms.
 
     SSL_CERT_FILE and SSL_CERT_DIR replace the system's; REQUESTS_CA_BUNDLE adds to them.
 
     Raises:
-        UnusableEnvironment: One of these variables names a path that cannot be read.
+        UnusableEnvironment: One of these variables contains a path that cannot be read.
     """
     context = ssl.create_default_context()
     known = ssl.get_default_verify_paths()
     if not (known.cafile or known.capath):
-        # A Python that was built on another system has other paths.
+        # A Python built on another system has other default paths.
         for each in filter(os.path.isfile, _CA_FILES):
             context.load_verify_locations(each)
     for name in _CA_VARIABLES:
@@ -83,7 +82,7 @@ def certificates() -> ssl.SSLContext:
 
 
 def troubles() -> Iterator[str]:
-    """Yield a sentence for each kind of variable that cannot be used."""
+    """Yield a sentence for each kind of unusable variable."""
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         name, proxy = _named(variable)
         try:
@@ -129,14 +128,14 @@ def _goes_direct(host: str, port: int | None) -> bool:
 
 
 def _matches(entry: str, host: str, port: int | None) -> bool:
-    """Whether an entry of NO_PROXY names a host: `*`, a domain, an address, a network, a port."""
+    """Return whether a NO_PROXY entry (`*`, domain, address, network, port) matches a host."""
     if entry == "*":
         return True
     if "]:" in entry or entry.count(":") == 1:
         entry, _, only = entry.rpartition(":")
         if only != str(port):
             return False
-    # An IPv6 address is written with brackets and without.
+    # An IPv6 address may have brackets.
     entry = entry.replace("[", "").replace("]", "")
     try:
         return ip_address(host) in ip_network(entry, strict=False)
@@ -170,15 +169,16 @@ _WORDS = (
     (r"Redirect", "it refers to other addresses without end"),
     (r"Decode|Protocol|ContentType|JSON|Payload", "its answer cannot be read"),
 )
-"""Matched against the names of classes, which are alike in all libraries."""
+"""Matched against class names, which are similar in all libraries."""
 _CLASS = re.compile(r"<class '[\w.]+'>|\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout)\b:?")
 
 
 def in_words(failure: BaseException, *, quoted: bool = False) -> str:
-    """Describe a failure to a person, without names of classes.
+    """Describe a failure to a person, without class names.
 
     Args:
-        quoted: Whether its text may be shown; some quote an address or a header with a secret.
+        quoted: Whether its text may be shown; some texts contain an address or header with a
+            secret.
     """
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]

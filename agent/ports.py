@@ -1,7 +1,7 @@
 """The agent's ports, which the gateway implements on its database.
 
-Those of a turn and its tools are made for one turn: each is bound to its conversation, and to the
-people whose words are in it.
+The ports of a turn and its tools are created per turn: each is bound to its conversation and to the
+people who wrote its messages.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,25 +20,24 @@ from agent.view.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
 JournaledEffect = Effect | Literal["none"]
-"""none: of a call that does not run."""
+"""none: the effect of a call that does not run."""
 ToolStatus = Literal[
     "ok", "partial", "error", "unknown", "cancelled", "refused", "vetoed", "denied"
 ]
-"""How a call ended. The last three did not run: the sender may not, a plugin vetoed it, a person
-denied it or did not answer."""
+"""How a call ended. In the last three cases it did not run: the sender lacks permission, a plugin
+vetoed it, a person denied it or did not answer."""
 
 OriginKind = Literal["quoted", "page", "server", "tool", "person", "file", "pasted"]
 
 
 class Origin(NamedTuple):
-    """The source of a text that a conversation has read and its own people did not write.
+    """The source of text that a conversation has read and its own participants did not write.
 
     Attributes:
-        kind: quoted: a quoted or forwarded sender; page: of the web; server: of MCP; tool: another
-            tool that reads the world outside, or a memory; person: a quoted sender, or one of an
-            earlier conversation, who may not act; file: it came with a message; pasted: the part of
-            a message that its sender pasted.
-        which: "platform:sender id", or the name of a host, server, tool or file, or the number of a
+        kind: quoted: a quoted or forwarded sender; page: a web page; server: an MCP server; tool:
+            another tool that reads outside content, or a memory; person: a quoted or earlier sender
+            who may not act; file: attached to a message; pasted: the pasted part of a message.
+        which: "platform:sender id", the name of a host, server, tool or file, or the number of a
             message.
     """
 
@@ -47,19 +46,19 @@ class Origin(NamedTuple):
 
 
 StepMark = Literal["linked", "recalled"]
-"""Of a tool call: it followed a link of a page; by its end the turn had recalled a memory."""
+"""Mark of a tool call: it followed a link of a page; the turn had recalled a memory by its end."""
 DecidedVerdict = Literal["allow", "ask", "ask_owner", "deny", "veto"]
 
 
 class Decision(NamedTuple):
-    """The decision about a call before it ran, and its grounds; it goes on record.
+    """The recorded decision about a call before it ran, with its reasons.
 
     Attributes:
-        verdict: The policy's (agent/tools/policy.py), or a plugin's veto.
-        rule: The row of the policy; empty for a plugin.
-        arguments_sha256: Of the arguments as the model wrote them.
-        roles: Those of all people whose words the turn reads.
-        tainted: Whether the turn has read words of people who may not act.
+        verdict: From the policy (agent/tools/policy.py), or a plugin's veto.
+        rule: The policy row; empty for a plugin.
+        arguments_sha256: Digest of the arguments as the model wrote them.
+        roles: Roles of all people whose messages the turn reads.
+        tainted: Whether the turn has read text by people who may not act.
     """
 
     verdict: DecidedVerdict
@@ -71,20 +70,20 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call of a model, for the ledger and the session.
+    """One model call, for the ledger and the session.
 
     Attributes:
         provider: As in the settings, like `model`: prices and the meter use these names.
         usage: None if nothing was reported.
-        cost_usd: None if the prices are not known.
-        purpose: answer: a step of the loop; summary: a compaction's; embedding: of texts, for the
-            search; memory: reads people's words for the memory; lost: it ended without an answer
-            and is billed.
+        cost_usd: None if the prices are unknown.
+        purpose: answer: a step of the loop; summary: for a compaction; embedding: of texts, for
+            search; memory: extracts memories from messages; lost: ended without an answer but is
+            billed.
         estimated: Whether `usage` is Parley's estimate.
-        reported_name: The provider's name of the model that answered.
-        ratio: The meter's newest correction of its estimates; None if it did not change.
-        prefix: The request's; None if it is of no use to the next call.
-        id: A call that is booked as lost may have been booked before.
+        reported_name: The provider's name for the model that answered.
+        ratio: The meter's newest correction factor; None if unchanged.
+        prefix: The request's fingerprint; None if useless to the next call.
+        id: Identifies a call booked as lost that may have been booked before.
     """
 
     provider: str
@@ -96,36 +95,37 @@ class ModelCall:
     reported_name: str = ""
     ratio: float | None = None
     prefix: Prefix | None = None
-    # Short: ids are compared within one turn.
+    # Short: ids are only compared within one turn.
     id: str = field(default_factory=partial(token_hex, 6), compare=False)
 
 
 class TurnJournal(Protocol):
-    """The durable record of one turn. Every call is committed when it returns.
+    """The durable record of one turn. Every method commits before it returns.
 
-    All raise `LeaseLost` (gateway/errors.py) if another worker has taken the conversation over; the
+    All raise `LeaseLost` (gateway/errors.py) if another worker has taken over the conversation; the
     turn must then be dropped.
     """
 
     async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
-        """Append an assistant step or a synthetic request; returns its `seq`.
+        """Append an assistant step or a synthetic request; return its `seq`.
 
-        The `call` that made it is booked in the same transaction; Parley's own messages have none.
+        The `call` that produced it is booked in the same transaction; Parley's own messages have
+        none.
         """
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
-        """Book calls that made no message."""
+        """Book calls that produced no message."""
 
     def begin_call(self, call: ModelCall | None) -> None:
-        """Note a call that is under way, or None once nothing is; returns at once.
+        """Set the running call, or None if there is none; returns at once.
 
-        If the turn ends before it is recorded or booked, `call` is booked as given here.
+        If the turn ends before the call is recorded or booked, `call` is booked with these values.
         """
 
     async def start_tool(
         self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
     ) -> None:
-        """Note, with the decision, the intent to run a tool, or that a call does not run."""
+        """Record the intent to run a tool, or that a call does not run, with the decision."""
 
     async def record_result(
         self,
@@ -134,10 +134,10 @@ class TurnJournal(Protocol):
         origins: Collection[Origin] = (),
         marks: Collection[StepMark] = (),
     ) -> int:
-        """Append a tool's result and end its journal entry; returns its `seq`.
+        """Append a tool's result and close its journal entry; return its `seq`.
 
-        `origins` are those of all that the turn has read by now, for later turns. `marks` are for a
-        later attempt at this turn.
+        `origins` are those of everything the turn has read so far, for later turns. `marks` are for
+        a later attempt at this turn.
         """
 
     async def store_output(self, text: str) -> str:
@@ -148,7 +148,7 @@ class TurnJournal(Protocol):
 class PastMessage:
     """A message of the transcript as a tool shows it; `at` is an ISO 8601 time in UTC.
 
-    `origins` are those of its lineage and of its own words; its speakers are "quoted" too.
+    `origins` cover its lineage and its own text; its speakers also count as "quoted".
     """
 
     seq: int
@@ -167,35 +167,36 @@ class ConversationReader(Protocol):
         """Return messages in order of `seq`, at most `limit` (1 to 200).
 
         Args:
-            from_seq: First position to return; None for the newest ones.
-            contains: Only messages with this text, letter case ignored.
+            from_seq: First position to return; None for the newest messages.
+            contains: Return only messages that contain this text, ignoring case.
         """
 
     async def read_output(self, output_id: str) -> str | None:
-        """Return a stored tool output of this conversation, or None if there is none."""
+        """Return a stored tool output of this conversation, or None."""
 
 
 class Files(Protocol):
-    """Takes the files that the tools of one turn make."""
+    """Accepts the files created by the tools of one turn."""
 
     async def offer(self, name: str, mime: str, content: bytes) -> str:
-        """Store a file that is shown with the turn's answer, once; returns the name shown.
+        """Store a file to send once with the turn's answer; return the name shown.
 
         The model's `name` is never used as a path.
 
         Raises:
-            ToolError: It is too large, or there are too many.
+            ToolError: It is too large, or there are too many files.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """The planner's state from one compaction to the next, across restarts.
+    """The planner's state between compactions, kept across restarts.
 
     Attributes:
-        poor_savings: Compactions in a row that saved less than 10 % of what they could touch.
-        paused_at_tokens: Size of the view at which automatic compaction was paused; 0 for not.
-        summary_not_before: Seconds since the epoch; until then no summary model is asked.
+        poor_savings: Consecutive compactions that saved less than 10 % of what they could change.
+        paused_at_tokens: Size of the view at which automatic compaction was paused; 0 if not
+            paused.
+        summary_not_before: Seconds since the epoch; the summary model is not asked before that.
     """
 
     poor_savings: int = 0
@@ -205,12 +206,12 @@ class PlannerState:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A change of the view's plan, and what is reported about it (one row, one event).
+    """A change of the view's plan, with the facts to report (one row, one event).
 
     Attributes:
-        tokens_before: As measured; `tokens_after` is estimated in the same scale.
-        cache_tokens_lost: Tokens after the first changed byte, which a prompt cache may have had.
-        summary_model: None for the extractor or no new summary.
+        tokens_before: Measured; `tokens_after` is estimated on the same scale.
+        cache_tokens_lost: Tokens after the first changed byte, which a prompt cache may have held.
+        summary_model: None for the extractor or without a new summary.
         nodes: New nodes, stored in the same transaction.
     """
 
@@ -231,27 +232,27 @@ class Compaction:
 
 
 class NewSegment(NamedTuple):
-    """The segment that a compaction has begun; `system` is None if the prompt stays."""
+    """The segment started by a compaction; `system` is None if the prompt is unchanged."""
 
     id: str
     system: str | None = None
 
 
 class PartStore(Protocol):
-    """Keeps the paid summaries of parts, across restarts, until the whole is written."""
+    """Stores the paid summaries of parts, across restarts, until the whole is written."""
 
     async def load(self) -> Mapping[str, str]:
         """Return the texts by key."""
 
     async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:
-        """Keep the summary of a part and book the calls that made it, in one transaction."""
+        """Store the summary of a part and book the calls that produced it, in one transaction."""
 
     async def forget(self) -> None:
-        """Drop all of them, since the whole is written."""
+        """Delete all parts, since the whole is written."""
 
 
 class CompactionStore(Protocol):
-    """Takes the decisions of one turn's planner."""
+    """Stores the decisions of one turn's planner."""
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
         """Split the lineage in one transaction; later records belong to the new segment.
@@ -264,30 +265,31 @@ class CompactionStore(Protocol):
         """Book the calls of the summary model."""
 
     async def prepared(self) -> Summary | None:
-        """Return the summary that was written in the background for the current segment.
+        """Return the summary written in the background for the current segment.
 
         Raises:
-            SummaryFailed: It failed a short time ago, or is still being written: another attempt
-                would be paid for twice.
+            SummaryFailed: It failed recently or is still being written: another attempt would be
+                paid for twice.
         """
 
     def prepare(self) -> None:
-        """Have such a summary written in the background; returns at once."""
+        """Start writing such a summary in the background; returns at once."""
 
     async def days(self, first_seq: int, last_seq: int) -> Days:
-        """Return the times of a range of messages; those of this turn may be missing."""
+        """Return the dates of a range of messages; those of this turn may be missing."""
 
     def archive(self) -> Archive:
         """Return the conversation's records, for its engine."""
 
     def parts(self) -> PartStore:
-        """Return the store of the summaries of parts."""
+        """Return the store for summaries of parts."""
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
-        """Warn the user of a limit of compaction, at most once a turn.
+        """Warn the user about a limit of compaction, at most once a turn.
 
-        clipped: the model sees only beginning and end of the newest message; floor: the view is
-        still above the threshold, filled by parts that no plan can change.
+        clipped: the model sees only beginning and end of the newest message; floor: the view still
+            exceeds
+        the threshold because of parts that no plan can change.
         """
 
 
@@ -295,13 +297,13 @@ class Spending(Protocol):
     """The budgets that apply to a turn."""
 
     def call(self, forecast_usd: float | None) -> AbstractAsyncContextManager[None]:
-        """Reserve the least cost of a call while it is made; None if that is not known.
+        """Reserve the minimum cost of a call while it runs; None if unknown.
 
-        Entering it raises `agent.errors.SpendLimitReached` if a budget does not allow the call.
+        Entering raises `agent.errors.SpendLimitReached` if a budget does not allow the call.
         """
 
     async def exhausted(self) -> bool:
-        """Whether nothing is left, so that only calls needed for an answer are made."""
+        """Return whether nothing is left, so that only calls needed for an answer are made."""
 
 
 InquiryKind = Literal["approval", "clarify"]
@@ -309,10 +311,10 @@ MemoryTarget = Literal["memory", "user"]
 
 
 class Past(Protocol):
-    """Finds the taints of a turn that reads the past, such as words of people who may not act."""
+    """Finds the taints of a turn that reads the past, such as text by people who may not act."""
 
     async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
-        """Return the tainted origins among those of past messages."""
+        """Return the tainted origins found in past messages with these origins."""
 
     async def taints(self, *, of_scope: bool = False) -> Collection[Origin]:
         """Return the tainted origins of the conversation since its first message.
@@ -323,18 +325,18 @@ class Past(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A question to a person, for which the turn waits.
+    """A question to a person that the turn waits for.
 
     Attributes:
-        kind: approval: may this call run; clarify: a question of the agent.
-        call_id: The call that waits; one inquiry for each call of a turn.
+        kind: approval: may this call run; clarify: a question from the agent.
+        call_id: The waiting call; one inquiry per call of a turn.
         question: Markdown.
-        choices: Labels of the buttons of a question; an approval has its own.
-        definition: For an approval, a digest of the tool as the model is offered it, and of the
-            approved calls: another tool of this name is not approved.
-        askable: Whether the question can be shown; else only a standing approval counts.
-        for_owners: Whether owners alone may say yes.
-        decision: The reason for an approval; None for a question of the agent.
+        choices: Button labels of a question; an approval has its own.
+        definition: For an approval, a digest of the tool as offered to the model and of the covered
+            calls: the approval does not extend to another tool of this name.
+        askable: Whether the question can be shown; otherwise only a standing approval counts.
+        for_owners: Whether only owners may approve.
+        decision: The reason for an approval; None for a question from the agent.
     """
 
     kind: InquiryKind
@@ -350,10 +352,10 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class InquiryReply:
-    """The end of an inquiry.
+    """The reply that ends an inquiry.
 
     Attributes:
-        text: approval: "once", "conversation" or "deny"; clarify: the person's words.
+        text: approval: "once", "conversation" or "deny"; clarify: the person's text.
         by: "platform:sender id" of the person.
     """
 
@@ -366,32 +368,33 @@ class People(Protocol):
     """The people of the turn's conversation."""
 
     async def ask(self, inquiry: Inquiry) -> InquiryReply:
-        """Return the reply to an inquiry, which is asked once.
+        """Ask once and return the reply.
 
-        A standing approval of the tool for the conversation, since its newest start, is the reply.
+        A standing approval of the tool for the conversation, granted since its last restart, counts
+        as the reply.
 
         Raises:
-            TurnSuspended: There is no answer yet. The turn ends its attempt, and goes on with the
-                answer, or when the time is over.
-            ToolError: It is not askable, and the tool was not approved for the conversation.
+            TurnSuspended: No answer yet. The attempt ends, and the turn resumes with the answer or
+                on timeout.
+            ToolError: It is not askable, and the tool has no approval for the conversation.
         """
 
     async def decided(self, call_id: str) -> InquiryReply | None:
-        """Return the reply about a call's approval, or None if it was not asked for.
+        """Return the reply about a call's approval, or None if nobody was asked.
 
         Raises:
-            TurnSuspended: There is no answer yet.
+            TurnSuspended: No answer yet.
         """
 
 
 MAX_ITEM_CHARS = 300
-"""Longest item of the list: a line, not a note."""
+"""Longest to-do item: a line, not a note."""
 _LINE = StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_ITEM_CHARS)
 
 
 @dataclass(frozen=True, slots=True)
 class TodoItem:
-    """One item of the list; the constraints are checked on what a model writes."""
+    """One to-do item; the constraints are validated on the model's input."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
@@ -400,16 +403,16 @@ class TodoItem:
 
 
 class Notebook(Protocol):
-    """The conversation's list, and the agent's notes.
+    """The conversation's to-do list, and the agent's notes.
 
-    Notes belong to the sender of a direct chat, and to any other conversation itself.
+    Notes belong to the sender in a direct chat, and otherwise to the conversation.
     """
 
     async def todo(self) -> Sequence[TodoItem]:
-        """Return the list."""
+        """Return the to-do list."""
 
     async def set_todo(self, items: Sequence[TodoItem]) -> None:
-        """Replace the list."""
+        """Replace the to-do list."""
 
     async def notes(self, target: MemoryTarget) -> Sequence[str]:
         """Return the notes, oldest first."""
@@ -417,18 +420,18 @@ class Notebook(Protocol):
     async def change(
         self, target: MemoryTarget, *, remove: str | None, add: str | None
     ) -> Sequence[str]:
-        """Remove the one note that contains `remove`, put `add` in its place or last.
+        """Remove the note that contains `remove`, and put `add` in its place or at the end.
 
-        Returns the new notes. A change that was made already has no effect.
+        Returns the new notes. Repeating a change has no effect.
 
         Raises:
-            ToolError: No note or several match, or there is no room for the new one.
+            ToolError: `remove` matches no note or several, or the new note does not fit.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """A search; times are ISO 8601, `until` not included."""
+    """A search; times are ISO 8601, `until` is exclusive."""
 
     query: str
     limit: int = 10
@@ -440,12 +443,12 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that was found, among its neighbours in order of seq.
+    """A message found, with its neighbours in order of seq.
 
     Attributes:
-        here: Whether the conversation is the turn's own.
-        seq: Position of the found one among `messages`.
-        holds: Whether it contains a word of the search; else only messages next to it do.
+        here: Whether it is in the turn's own conversation.
+        seq: Position of the found message among `messages`.
+        holds: Whether it contains a word of the search; otherwise only its neighbours do.
     """
 
     conversation: int
@@ -458,7 +461,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The hits of a search, best first; `scope` says in words what was searched."""
+    """The hits of a search, best first; `scope` describes what was searched."""
 
     hits: tuple[Hit, ...]
     scope: str
@@ -476,7 +479,7 @@ class Delegated:
     """The end of a delegated task.
 
     Attributes:
-        outcome: As of a turn (agent/turn/loop.py), or "failed" for a child that broke.
+        outcome: As for a turn (agent/turn/loop.py), or "failed" for a crashed child.
         text: The answer, or the reason why there is none.
     """
 
@@ -492,7 +495,7 @@ class Delegates(Protocol):
     """Runs child agents, each in a conversation of its own."""
 
     async def run(self, call_id: str, task: str) -> Delegated:
-        """Have a child agent do a task; the same call of a turn resumes the same child.
+        """Run a task in a child agent; repeating a call of a turn resumes the same child.
 
         Raises:
             TurnSuspended: The child waits for a person.
@@ -500,10 +503,10 @@ class Delegates(Protocol):
 
 
 class Progress(Protocol):
-    """Shows people the tools at work; both methods return at once and never raise."""
+    """Shows people which tools are running; both methods return at once and never raise."""
 
     def working(self, call: ToolCall) -> None:
-        """A call begins."""
+        """Report that a call starts."""
 
     def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
-        """A call has ended, or waits for a person."""
+        """Report that a call has ended or waits for a person."""

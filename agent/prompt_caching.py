@@ -1,8 +1,9 @@
-"""Breakpoints of the provider's prompt cache: where a request is marked, just before it is sent.
+"""Breakpoints of the provider's prompt cache, set in a request just before it is sent.
 
-A provider stores a prompt only up to a breakpoint, at most four in a request, and searches its
-cache from each breakpoint back, 20 blocks far. Marking is the last step on the way to the wire and
-changes no byte but the markers; agent/models/anthropic/wire.py moves those that cannot be carried.
+A provider stores a prompt only up to a breakpoint, at most four per request, and searches its cache
+backwards from each breakpoint for up to 20 blocks. Marking is the last step before the wire format
+and changes no byte but the markers; agent/models/anthropic/wire.py moves markers that their block
+cannot carry.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from agent.messages import ChatMessage
 from agent.view.view import MARKER
 
 CacheLayout = Literal["native", "envelope"]
-"""How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
-content parts of an OpenAI-like request (OpenRouter)."""
+"""Format of prompt-cache breakpoints: as in Anthropic's own API, or inside the content parts of an
+OpenAI-like request (OpenRouter)."""
 MAX_BREAKPOINTS = 4
 """The API refuses more (docs/caching.md)."""
 LOOK_BACK = 20
-"""Blocks that a breakpoint reaches back, its own included (docs/caching.md)."""
+"""Blocks that a breakpoint searches backwards, including its own (docs/caching.md)."""
 ROLLING_MESSAGES = 3
 KEY = "cache_control"
 STRATEGIES = ("system_and_3", "anchored")
@@ -35,20 +36,20 @@ def apply_cache_control(
     native: bool = True,
     settled: Sequence[int] = (),
 ) -> list[ChatMessage]:
-    """Return the messages with at most four of them marked; unmarked ones are the same objects.
+    """Mark at most four messages as breakpoints; unmarked messages are the input objects.
 
-    Text becomes one text block with the marker, of a list the last block gets it, and a message
-    without content (and a tool message) carries it as a key of its own. Earlier markers are left
-    out; nothing given is changed.
+    Text becomes one text block with the marker; in a list the last block gets it; a message without
+    content (and a tool message) carries it as its own key. Earlier markers are removed; the input
+    is not modified.
 
     Args:
-        messages: About to be sent, the system message first if there is one.
-        ttl: Life of the entries from their last use: "5m" or "1h".
+        messages: About to be sent, with an optional system message first.
+        ttl: Lifetime of entries since their last use: "5m" or "1h".
         strategy: "system_and_3": the system prompt and the last three other messages; "anchored":
             see `anchored_places`.
-        native: Whether the request goes to Anthropic's own API; in the envelope of another one a
-            tool message is marked by `anchored` alone, on its text.
-        settled: More places for `anchored`; see `agent.view.view.View.settled`.
+        native: Whether the request goes to Anthropic's own API; otherwise only `anchored` marks a
+            tool message, on its text.
+        settled: More positions for `anchored`; see `agent.view.view.View.settled`.
 
     Raises:
         ValueError: An unknown `ttl` or `strategy`.
@@ -63,7 +64,7 @@ def apply_cache_control(
     places = anchored_places(messages, settled) if anchored else system_and_3_places(messages)
     for place in places:
         message = marked[place]
-        # Anthropic takes the marker of a tool message on the result; an envelope has it on a part.
+        # Anthropic accepts a tool message's marker on the result; an envelope has it on a part.
         if message["role"] != "tool" or (anchored and not native):
             marked[place] = _marked(message, ttl)
         elif native:
@@ -72,31 +73,32 @@ def apply_cache_control(
 
 
 def system_and_3_places(messages: Sequence[ChatMessage]) -> set[int]:
-    """Return the places of the system prompt and of the last three other messages."""
+    """Return the positions of the system prompt and the last three other messages."""
     newest = reversed(range(len(messages)))
     others = (n for n in newest if messages[n]["role"] != "system")
     return {*_system_place(messages), *islice(others, ROLLING_MESSAGES)}
 
 
 def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()) -> set[int]:
-    """Return the places that let a request find all that earlier ones have stored.
+    """Return the positions that let a request find everything stored by earlier ones.
 
-    It can find the end of the request before if the view only grew, else the parts that a
-    compaction left unchanged. The places follow from the stored view alone, so a restart moves
-    nothing. The four, most valuable first:
+    If the view only grew, the end of the previous request can be found, otherwise the parts that a
+    compaction left unchanged. The positions depend only on the stored view, so a restart changes
+    nothing. The candidates, most valuable first:
 
-    - the end: everything new is stored, and the next request reads it;
-    - the end of the request before, if the look-back from the end does not reach it. It is the
-      message before the newest answer; many calls at once put more than 20 blocks between the two;
-    - in a compacted view the end of the head, behind which the next compaction writes another
-      summary. The look-back from there reaches the system prompt, which alone stays when the first
-      compaction appends its note; if the head is too long for that, the prompt is marked too. In a
-      view that is not compacted it is the system prompt: other conversations begin with it;
-    - the ends of old messages that were rewritten (`settled`). The next compaction rewrites only
-      what follows, and then finds the entry that is stored now;
-    - the end of the summary, which a compaction that only prunes leaves in its place.
+    - the end: everything new is stored for the next request to read;
+    - the end of the previous request, if the look-back from the end does not reach it. It is the
+      message before the newest answer; many concurrent calls put more than 20 blocks between the
+      two;
+    - in a compacted view the end of the head, after which the next compaction writes another
+      summary. The look-back from there reaches the system prompt, the only part that stays when the
+      first compaction appends its note; if the head is too long for that, the prompt is marked as
+      well. In an uncompacted view it is the system prompt, which other conversations share;
+    - the ends of rewritten old messages (`settled`). The next compaction rewrites only what
+      follows, and then finds the entry stored now;
+    - the end of the summary, which a compaction that only prunes leaves in place.
 
-    A place that is left goes to the end of the request before, also within reach: one block here
+    A spare breakpoint goes to the end of the previous request even if within reach: one block here
     may be several for the provider.
     """
     end = len(messages) - 1
@@ -104,7 +106,7 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
     places = {end} if messages else set()
     wanted = _lasting(messages, [place for place in settled if place < end])
     newest = reversed(range(1, len(messages)))
-    # The end of the request that led to the newest answer, if there is one.
+    # The end of the request that led to the newest answer, if any.
     before = next((n - 1 for n in newest if messages[n]["role"] == "assistant"), None)
     if before is not None:
         near = _within_reach(messages, before, end)
@@ -116,9 +118,9 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
 
 
 def cache_layout_of(provider: str, name: str, base_url: str | None) -> CacheLayout | None:
-    """Return how a model takes breakpoints, or None if it takes none, as all but Claude.
+    """Return the breakpoint format of a model, or None if it takes none, like all but Claude.
 
-    `base_url` is None for the provider's own address.
+    `base_url` is None for the provider's default address.
     """
     if not is_claude(name):
         return None
@@ -130,12 +132,12 @@ def cache_layout_of(provider: str, name: str, base_url: str | None) -> CacheLayo
 
 
 def is_claude(name: str) -> bool:
-    """Whether a name, with or without a vendor in front, is one of Anthropic's."""
+    """Return whether a name, with or without vendor prefix, is one of Anthropic's models."""
     return "claude" in name.lower()
 
 
 def is_marked(message: ChatMessage) -> bool:
-    """Whether there is a marker on a message or on a part of it."""
+    """Return whether a message or one of its parts has a marker."""
     content = message.get("content")
     return KEY in message or (isinstance(content, list) and any(KEY in part for part in content))
 
@@ -155,7 +157,7 @@ def _system_place(messages: Sequence[ChatMessage]) -> list[int]:
 def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[int]:
     """Return the ends of the parts that a compaction leaves unchanged, most valuable first."""
     system = _system_place(messages)
-    # A quotation of a summary costs a breakpoint at most.
+    # A quoted summary wastes one breakpoint at most.
     contents = enumerate(message.get("content") for message in messages)
     summaries = [n for n, text in contents if isinstance(text, str) and text.startswith(MARKER)]
     if not summaries:
@@ -168,16 +170,16 @@ def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[in
 
 
 def _within_reach(messages: Sequence[ChatMessage], low: int, high: int) -> bool:
-    """Whether the look-back from one message gets past another one's last block.
+    """Return whether the look-back from one message reaches beyond another one's last block.
 
-    That may be the note of the system prompt, which is new where it matters most.
+    That block may be the system prompt's note, which is new in the most important case.
     """
     # The breakpoint's own block counts as one of the twenty.
     return sum(map(_blocks_of, messages[low + 1 : high + 1])) + 1 < LOOK_BACK
 
 
 def _blocks_of(message: ChatMessage) -> int:
-    """Count a message's blocks; the provider may count some of them as one."""
+    """Count a message's blocks; the provider may merge some of them."""
     content = message.get("content")
     parts = len(content) if isinstance(content, list) else 1
     thoughts = message.get("opaque", {}).get("anthropic", ())

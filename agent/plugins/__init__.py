@@ -1,1 +1,1 @@
-"""Plugins of other authors: tools, hooks, memory providers, engines; read loading.py first."""
+"""Third-party plugins: tools, hooks, memory providers, engines; read loading.py first."""

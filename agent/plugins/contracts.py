@@ -1,8 +1,8 @@
-"""The contract of plugins (docs/plugins.md), and the checks of what they return.
+"""The contract of plugins (docs/plugins.md), and checks of the values they return.
 
-Plugins get copies of plain data. What concerns people goes by a scope: "platform:sender id" for all
-direct chats of a person, "conversation:id" for any other conversation. The checks are pure, and
-trust neither a plugin's objects nor its figures.
+Plugins get copies of plain data. Personal data has a scope: "platform:sender id" for all direct
+chats of a person, "conversation:id" for any other conversation. The checks are pure functions and
+trust neither a plugin's objects nor its numbers.
 """
 
 import re
@@ -24,24 +24,24 @@ from agent.tools.registry import Tool, parameter_schema
 from agent.view.view import Entry, ViewPlan, summary_messages
 
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
-"""Names of plugins and engines: they mean nothing to a file system or to Python's import."""
+"""Valid names of plugins and engines: not special to file systems or Python's import."""
 NAME_RULE = "only a-z, 0-9, _ and - are allowed"
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""Names that every provider takes. Source: the function names of OpenAI's and Anthropic's APIs."""
+"""Names accepted by every provider. Source: the function names of OpenAI's and Anthropic's APIs."""
 MAX_TIMEOUT_S = 600.0
 """Longest `timeout_s` of a plugin's tool."""
 HookName = Literal["pre_tool_call", "post_tool_call", "turn_finished"]
 HOOKS: tuple[HookName, ...] = get_args(HookName)
 Hook = Callable[[dict[str, Any]], Any]
-"""Sync or async; gets one map (docs/plugins.md). `pre_tool_call` returns why the call must not run,
-or None; what the others return does not count."""
+"""Sync or async; receives one dict (docs/plugins.md). `pre_tool_call` returns the reason to block
+the call, or None; other hooks' results are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """A question that the model is about to answer; people wrote its `text`.
 
-    Only memories of `scope` may be used; everybody in the conversation can read the answer.
+    Use only memories of `scope`: everyone in the conversation can read the answer.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and its answer, once both are committed."""
+    """A question and its answer, after both were committed."""
 
     question: str
     answer: str
@@ -62,10 +62,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Memories that a provider recalls, and their exchanges (`Exchange.turn` of each).
+    """Memories recalled by a provider, with their exchanges (`Exchange.turn` of each).
 
-    The turn that reads it counts as having read what these had read; without any, as having read
-    a web page.
+    A turn that reads them inherits the taints of those exchanges; without exchanges, it counts as
+    having read a web page.
     """
 
     text: str
@@ -73,53 +73,53 @@ class Recalled:
 
 
 class MemoryProvider(ABC):
-    """A memory outside of Parley. One object serves all turns; its methods may run side by side.
+    """A memory outside Parley. One object serves all turns; its methods may run concurrently.
 
-    Async methods run on Parley's event loop and must not block; others in threads of their own.
+    Async methods run on Parley's event loop and must not block; others run in separate threads.
     """
 
     name: ClassVar[str]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Take a copy of the plugin's options (`plugins.options.<plugin>`)."""
+        """Initialize with a copy of the plugin's options (`plugins.options.<plugin>`)."""
         self.options = options
 
     def prompt(self) -> str:
-        """Return its text for every system prompt; asked once at start."""
+        """Return the provider's text for every system prompt; called once at start-up."""
         return ""
 
     @abstractmethod
     async def prefetch(self, query: Query) -> str | Recalled:
-        """Return memories that bear on the question; empty for none.
+        """Return memories relevant to the question; empty if there are none.
 
-        Asked once before a turn, which waits at most `HOOK_S` for it. Only what was stored under
-        `query.scope` may be returned. A bare text counts as drawn from all that was ever read or
-        said in that scope.
+        Called once before a turn, which waits at most `HOOK_S` for it. Return only what was stored
+        under
+        `query.scope`. A plain text counts as drawn from everything ever read or said in that scope.
         """
 
     async def store(self, exchange: Exchange) -> None:  # noqa: B027 - not all remember by themselves
-        """Take note of an exchange; called after the answer is committed, at most once.
+        """Remember an exchange; called at most once, after the answer is committed.
 
         Not called for turns in which a guest took part.
         """
 
     def tools(self) -> Sequence[Tool]:
-        """Return tools for the model; asked once at start. `ToolContext.scope` is for them."""
+        """Return tools for the model; called once at start-up. They may use `ToolContext.scope`."""
         return ()
 
 
 class ResultRefused(AgentError):
-    """An engine's result breaks the contract; the text lists how."""
+    """An engine's result violates the contract; the text lists the violations."""
 
 
 def tool_problem(tool: Any) -> str | None:
-    """Return why a plugin's tool cannot be offered to a model, or None if it can."""
+    """Return the reason why a plugin's tool cannot be offered to a model, or None."""
     is_tool = isinstance(tool, Tool)
     return next(_tool_problems(tool), None) if is_tool else "it is no agent.tools.registry.Tool"
 
 
 def _tool_problems(tool: Any) -> Iterator[str]:
-    # Its author may have ignored the annotations.
+    # Its author may have ignored the type annotations.
     if not (isinstance(tool.name, str) and TOOL_NAME.fullmatch(tool.name)):
         yield "in its name only letters, digits, _ and - are allowed, at most 64"
     if not (isinstance(tool.description, str) and tool.description.strip()):
@@ -139,17 +139,17 @@ def _tool_problems(tool: Any) -> Iterator[str]:
 
 
 def checked(returned: object, request: CompressionRequest) -> Compressed:
-    """Return an engine's result with the size that its view really has.
+    """Return an engine's result with the measured size of its view.
 
-    It is built from plain values, so that no object of a plugin gets further. The model's thoughts
-    are dropped from all that stays: they were signed for another history. Nodes are dropped too:
-    only the built-in engine `lcm` may make any.
+    It is rebuilt from plain values, so that no object of a plugin gets further. The model's
+    thoughts in the remaining messages are dropped, since their signatures are only valid for the
+    previous history. Nodes are dropped too: only the built-in engine `lcm` may create them.
 
     Args:
-        request: The request as it was made, not the copy that the plugin got.
+        request: The original request, not the copy given to the plugin.
 
     Raises:
-        ResultRefused: It is not a plan, or its plan has `problems`.
+        ResultRefused: The result is not a plan, or its plan has `problems`.
     """
     found = _retyped(returned)
     is_same = found.plan.summaries == request.plan.summaries
@@ -161,7 +161,7 @@ def checked(returned: object, request: CompressionRequest) -> Compressed:
 
 
 def problems(plan: ViewPlan, request: CompressionRequest) -> list[str]:
-    """List how a plan breaks the contract; a plan without problems may be shown."""
+    """List a plan's contract violations; a plan without any may be shown."""
     found = [
         *_ranges(plan, request),
         *_newly_shown(plan, request),
@@ -169,7 +169,7 @@ def problems(plan: ViewPlan, request: CompressionRequest) -> list[str]:
         *_groups(plan, request.entries),
         *_edits(plan, request),
     ]
-    # Only a sound plan can be rendered and measured.
+    # Only a valid plan can be rendered and measured.
     return found or [*_seams(plan, request), *_size(plan, request)]
 
 
@@ -186,7 +186,7 @@ def _retyped(returned: object) -> Compressed:
     if not isinstance(returned, Compressed):
         raise ResultRefused(f"it returned {type(returned).__name__}, not Compressed or None")
     try:
-        # Through JSON: no subclass and no property of a plugin gets further.
+        # Through JSON, which strips a plugin's subclasses and properties.
         text = orjson.dumps(asdict(returned))
         return _results().validate_json(text, strict=True)
     except ValidationError as exc:
@@ -272,11 +272,12 @@ def _sequence(plan: ViewPlan, entries: Sequence[Entry]) -> list[tuple[int, str]]
 
 
 def _seams(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
-    """Yield the seams of roles that do not fit and were not there before."""
+    """Yield the new places at which adjacent roles do not alternate."""
     before, after = (_sequence(each, request.entries) for each in (request.plan, plan))
     if after and after[0][1] != "user" and after[:1] != before[:1]:
         yield f"the view starts with a message of role {after[0][1]}, not user"
-    # Roles may have met before, by what people sent; only new seams are the engine's.
+    # People's messages may already have put equal roles next to each other; the engine is only
+    # responsible for new places.
     known = set(pairwise(before))
     for one, two in pairwise(after):
         if (one, two) not in known and two[1] in {"tool", one[1]}:

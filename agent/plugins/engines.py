@@ -1,7 +1,7 @@
-"""Context engines: finds one by name, makes one for a turn, and offers its tools.
+"""Context engines: find one by name, create one for a turn, and offer its tools.
 
-If the engine that `context.engine` names cannot be used, the built-in compressor takes its place,
-with a warning.
+If the engine named in `context.engine` is unusable, the built-in compressor takes its place, with a
+warning.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,15 +37,15 @@ log = structlog.get_logger()
 Options = Mapping[str, Any]
 
 TIME_LIMIT_S = 90.0
-"""Longest `compress` of a plugin, its summary model included."""
+"""Timeout of a plugin's `compress`, including its summary model."""
 TOOL_TIME_LIMIT_S = 60.0
-"""Longest call of an engine's tool."""
+"""Timeout of a call of an engine's tool."""
 
 
 class EngineFactory:
-    """Makes the engine of one turn when called with its limits; see `Found` for the source.
+    """Creates the engine of one turn when called with its limits; see `Found` for the source.
 
-    `section`: the built-in engine's own part of the settings, which it reads instead of options.
+    `section`: settings of a built-in engine, which reads them instead of options.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class EngineFactory:
         options: Options,
         section: Options | None = None,
     ) -> None:
-        # Options that are ignored would be taken for effective.
+        # Users would assume that ignored options have an effect.
         if options and source == "built-in" and (section or engine.name != "rounds"):
             where = f"; context.{engine.name} has its settings" if section else ""
             told = f"the engine {engine.name} has no options: {', '.join(options)}{where}"
@@ -65,7 +65,7 @@ class EngineFactory:
         self._caller = Caller(engine.name, TIME_LIMIT_S)
 
     def __call__(self, limits: Limits) -> ContextEngine:
-        """Return a new engine; one that is not built in is supervised."""
+        """Return a new engine, supervised unless it is built in."""
         if self.source == "built-in":
             return self._engine(limits, self._options)
         make = partial(self._engine, limits, deepcopy(dict(self._options)))
@@ -75,15 +75,15 @@ class EngineFactory:
 def resolve(
     name: str, home: Path, options: Options, section: Options | None = None
 ) -> EngineFactory:
-    """Return the factory of the engine of this name, or the built-in compressor's.
+    """Return the factory of the engine of this name, or of the built-in compressor.
 
-    Order: the plugin's folder in the data directory, what was registered, entry points, built-in.
-    `compressor` is always the built-in.
+    Order: the plugin's folder in the data directory, registered engines, entry points, built-in.
+    `compressor` is always the built-in engine.
 
     Args:
         name: Value of `context.engine`.
-        options: The engine's block of `plugins.options`; not handed to the one that replaces it.
-        section: The settings that the built-in engine of this name has.
+        options: The engine's block of `plugins.options`; not passed to its replacement.
+        section: The settings section of the built-in engine of this name.
     """
     try:
         return _find(name, home, options, section)
@@ -102,7 +102,7 @@ def resolve(
 def _find(name: str, home: Path, options: Options, section: Options | None) -> EngineFactory:
     if name == DEFAULT:
         return EngineFactory("built-in", BUILT_IN[DEFAULT], options)
-    # What an operator has put into the data directory comes before what is installed.
+    # An operator's data directory takes precedence over installed packages.
     if folder := find_folder(home, "engine", name):
         return EngineFactory("plugin", load_engine(folder, options), options)
     if name in registered:
@@ -118,14 +118,14 @@ def _find(name: str, home: Path, options: Options, section: Options | None) -> E
 def engine_for(
     engine: str | type[ContextEngine], limits: Limits, options: Mapping[str, Any]
 ) -> ContextEngine:
-    """Return an engine for a program of its own, which has no data directory.
+    """Return an engine for an application that uses Parley as a library, without a data directory.
 
     Args:
-        engine: A class, also one that takes and returns lists, or the name of one that is
+        engine: A class, possibly one that takes and returns lists, or the name of an engine that is
             registered or built in.
 
     Raises:
-        ValueError: There is no such engine, or it has no such option.
+        ValueError: The engine does not exist or does not have such an option.
     """
     if isinstance(engine, str):
         known = registered | BUILT_IN
@@ -142,7 +142,7 @@ def engine_for(
 
 
 def available(home: Path) -> list[Found]:
-    """List every engine, in the order in which names are looked up; runs no code of plugins."""
+    """List every engine in order of precedence; runs no plugin code."""
     found: list[Found] = []
     taken = {DEFAULT}
     for each in (
@@ -161,7 +161,7 @@ def available(home: Path) -> list[Found]:
 
 
 def why_unusable(home: Path, name: str) -> str:
-    """Say why an engine cannot be used, and name those that can; empty if it can be used."""
+    """Return why an engine is unusable and which ones are usable; "" if it is usable."""
     found = available(home)
     usable = [each.name for each in found if each.problem is None]
     if name in usable:
@@ -178,14 +178,14 @@ def _about(engine: type[ContextEngine]) -> str:
 def engine_tools(
     offered: Sequence[ToolSchema], taken: Collection[str], limit_s: float = TOOL_TIME_LIMIT_S
 ) -> list[Tool]:
-    """Return the tools of the context engine; log and leave out those whose name is taken.
+    """Return the context engine's tools; log and skip those whose name is taken.
 
-    A call goes to the engine of its own turn. An engine answers one call at a time, so its tools
+    A call goes to the engine of its own turn. An engine handles one call at a time, so its tools
     are exclusive.
 
     Args:
         offered: `ContextEngine.get_tool_schemas()`.
-        limit_s: Longest call of the engine.
+        limit_s: Timeout of a call.
     """
     caller, tools = Caller("context engine", limit_s), dict[str, Tool]()
     for schema in offered:
@@ -206,6 +206,6 @@ def _engine_tool(schema: ToolSchema, caller: Caller) -> Tool:
         await context.rights.read.note_earlier()
         return await caller.run_tool(name, limit_s, engine.handle_tool_call, name, arguments)
 
-    # The registry must not give up before the caller does: it counts what hangs.
+    # Longer than the caller's timeout, since the caller counts hanging calls.
     about, parameters, longest_s = schema.description, schema.parameters, limit_s + 1
     return Tool(name, about, "read", parameters, run, exclusive=True, timeout_s=longest_s)

@@ -1,9 +1,9 @@
-"""Finds plugins and context engines, and loads those that the settings name.
+"""Find plugins and context engines, and load those named in the settings.
 
 A plugin is a folder in PARLEY_HOME, or a name under which installed packages have entry points; the
-folder comes first. Context engines have a folder and a group of entry points of their own. Finding
-runs no code of plugins. Only what `plugins.enabled` and `context.engine` name is ever imported;
-whatever its code raises becomes a `PluginRefused`.
+folder takes precedence. Context engines have a separate folder and entry point group. Finding them
+runs no plugin code. Only plugins in `plugins.enabled` and `context.engine` are ever imported; any
+exception of their code becomes a `PluginRefused`.
 """
 
 import stat
@@ -41,17 +41,17 @@ from agent.tools.registry import Tool
 log = structlog.get_logger()
 
 PLUGINS = Path("plugins")
-"""Where plugins lie below PARLEY_HOME, one folder for each."""
+"""Directory of plugins below PARLEY_HOME, one folder each."""
 ENGINES = PLUGINS / "context_engine"
-"""Where context engines lie below PARLEY_HOME, one folder for each."""
+"""Directory of context engines below PARLEY_HOME, one folder each."""
 GROUP = "parley.plugins"
-"""Entry points of plugins: a function `register(registry)`, or a module that has one."""
+"""Entry points of plugins: a function `register(registry)`, or a module that defines one."""
 OLD_GROUPS = ("parley.tools", "parley.memory_providers", "parley.hooks")
-"""Those of version 0.5, one for each kind of offer."""
+"""Entry point groups of version 0.5, one per kind of offer."""
 ENGINE_GROUP = "parley.context_engines"
-"""Entry points of context engines; the name is the engine's, the value its class."""
+"""Entry points of context engines: the engine's name and its class."""
 OFFERS = ("tools", "memory_providers", "hooks", "context_engines")
-"""What `provides` in a plugin.yaml may list by name."""
+"""Kinds of offers that `provides` in a plugin.yaml may list by name."""
 
 Kind = Literal["plugin", "engine"]
 FOLDERS: Mapping[Kind, Path] = {"plugin": PLUGINS, "engine": ENGINES}
@@ -60,14 +60,14 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A plugin or an engine that was found.
+    """A plugin or engine that was found.
 
     Attributes:
-        source: "folder", "entry point"; of engines "plugin" (a folder), "registered", "built-in".
-        description: From its plugin.yaml, with the version if there is one, or from its package.
-        problem: Why it cannot be loaded; None if it can be tried.
-        provides: The offers that a plugin's plugin.yaml lists, names by kind; empty with a problem.
-        file: What is imported of a folder; None if it has no such file.
+        source: "folder", "entry point"; for engines "plugin" (a folder), "registered", "built-in".
+        description: From its plugin.yaml, with the version if given, or from its package.
+        problem: Reason why it cannot be loaded; None if loading can be tried.
+        provides: Offers listed in a plugin's plugin.yaml, names by kind; empty with a problem.
+        file: The file to import from a folder; None if missing.
     """
 
     name: str
@@ -79,32 +79,32 @@ class Found:
 
     @property
     def offers(self) -> tuple[str, ...]:
-        """What it provides, as in "hooks: pre_tool_call"; empty if it does not say."""
+        """The listed offers, as in "hooks: pre_tool_call"; empty if none are listed."""
         return tuple(f"{kind}: {', '.join(names)}" for kind, names in self.provides.items())
 
 
 def find_folders(home: Path, kind: Kind) -> list[Found]:
-    """List the folders of a kind in a data directory, in order of name."""
+    """List the folders of a kind in a data directory, sorted by name."""
     root = home / FOLDERS[kind]
     names = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    # Not `.git`, `__pycache__` and the like.
+    # Skip `.git`, `__pycache__` and the like.
     found = (find_folder(home, kind, name) for name in names if not name.startswith((".", "__")))
     return [folder for folder in found if folder is not None]
 
 
 def find_folder(home: Path, kind: Kind, name: str) -> Found | None:
-    """Return the folder of this name, or None if there is none."""
+    """Return the folder of this name, or None."""
     path, source = home / FOLDERS[kind] / name, "folder" if kind == "plugin" else "plugin"
     if wrong := name_problem(kind, name):
         return Found(name, source, problem=wrong)
-    # The engines' own folder lies among those of plugins.
+    # The engines' folder is inside the plugins' folder.
     if path == home / ENGINES or not path.is_dir():
         return None
     try:
         about = _about(path)
         problem = next(_problems(home, kind, path, about), None)
     except (OSError, RuntimeError) as exc:
-        # A loop of links is a RuntimeError before Python 3.13.
+        # A loop of links raises a RuntimeError before Python 3.13.
         return Found(name, source, problem=f"cannot be read: {exc}")
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as exc:
         return Found(name, source, problem=f"plugin.yaml cannot be read: {exc}")
@@ -129,14 +129,14 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _problems(home: Path, kind: Kind, folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why a folder may not be loaded, the most basic reason first."""
+    """Yield the reasons why a folder may not be loaded, the most basic first."""
     root, inside = folder.parent, [folder, *sorted(folder.rglob("*"))]
     if not folder.resolve().is_relative_to(root.resolve()):
         yield f"{folder} is a link that leads out of {root}"
     for path in inside:
         if not path.resolve().is_relative_to(folder.resolve()):
             yield f"{path} is a link that leads out of {folder}"
-    # A user who may write to a folder above could replace this one.
+    # A user with write access to a parent folder could replace this one.
     for path in (home / PLUGINS, root, *inside):
         if path.stat().st_mode & _OTHERS_MAY_WRITE:
             yield f"others may write to {path}, and so run code in Parley: chmod go-w {path}"
@@ -155,7 +155,7 @@ def _is_map_of_lists(provides: object) -> bool:
 
 
 def name_problem(kind: Kind, name: str) -> str | None:
-    """Return why nothing of this kind can have a name, or None if it can."""
+    """Return the reason why a name is invalid for this kind, or None."""
     if NAME.fullmatch(name):
         return None
     what = "a plugin" if kind == "plugin" else "an engine"
@@ -163,12 +163,12 @@ def name_problem(kind: Kind, name: str) -> str | None:
 
 
 def entry_point(group: str, name: str) -> metadata.EntryPoint | None:
-    """Return the entry point of this name, that of the first package if there are several."""
+    """Return the entry point of this name, from the first package if there are several."""
     return next(iter(metadata.entry_points(group=group, name=name)), None)
 
 
 def packaged(group: str, kind: Kind) -> list[Found]:
-    """List what installed packages offer, in order of name."""
+    """List the offers of installed packages, sorted by name."""
     return [
         Found(
             point.name,
@@ -190,24 +190,24 @@ def available(home: Path) -> list[Found]:
 
 
 def _may_guard(home: Path, name: str) -> bool:
-    """Whether a plugin that is not loaded may have been there to forbid calls of tools."""
+    """Return whether an unloaded plugin may have had a hook that blocks tool calls."""
     folder = find_folder(home, "plugin", name)
-    # A plugin that does not say what it offers may have forbidden anything.
+    # A plugin that does not list its offers may have blocked anything.
     if folder is None or not folder.provides:
         return True
     return "pre_tool_call" in folder.provides.get("hooks", ())
 
 
 PLUGIN_MODULE, ENGINE_MODULE = "parley_plugin_", "parley_context_engine_"
-"""Prefixes of their modules' names, which no other module has."""
+"""Prefixes of their module names, unused by any other module."""
 HOOK_S = 5.0
-"""Seconds for one call of a hook or a memory provider: a turn waits for it."""
+"""Timeout in seconds of a call to a hook or a memory provider: a turn waits for it."""
 MAX_PROMPT_CHARS = 2_000
-"""Longest text that one memory provider puts into every system prompt."""
+"""Longest text that a memory provider adds to every system prompt."""
 
 
 def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
-    """Load the plugins of `plugins.enabled`; log and leave out those that cannot be loaded."""
+    """Load the plugins in `plugins.enabled`; log and skip those that cannot be loaded."""
     loaded: list[LoadedPlugin] = []
     guards: list[str] = []
     missing: dict[str, str] = {}
@@ -229,7 +229,7 @@ def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
 
 
 def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
-    """Run a plugin's code, and take what it offers; if it is refused, nothing of it is active."""
+    """Run a plugin's code and collect its offers; if it is refused, none of them is active."""
     registry = PluginRegistry(name, settings.options_of(name))
     provides: Mapping[str, list[str]] = {}
     if folder := find_folder(home, "plugin", name):
@@ -245,7 +245,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     if not _has_registered(module, registry):
         raise PluginRefused("it has no function register(registry)")
     for kind, names in registry.offered().items() if provides else ():
-        # Operators read only what plugin.yaml says.
+        # Operators read only the list in plugin.yaml.
         if more := sorted({*names} - {*provides.get(kind, ())}):
             raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
     caller = Caller(name, HOOK_S)
@@ -263,7 +263,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
 def load_engine(folder: Found, options: Mapping[str, Any]) -> type[ContextEngine]:
     """Run the code of an engine's folder and return its engine.
 
-    The code registers its engine, or the engine is the only one that the module itself defines.
+    The code registers its engine, or the module itself defines exactly one engine.
     """
     module = _imported(folder, ENGINE_MODULE)
     registry = PluginRegistry(folder.name, deepcopy(dict(options)))
@@ -280,36 +280,36 @@ def load_engine(folder: Found, options: Mapping[str, Any]) -> type[ContextEngine
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:
-    """Whether a value is an engine that the module, or one below it, defines."""
+    """Return whether a value is an engine defined by the module or one of its submodules."""
     if not (isinstance(value, type) and (issubclass(value, ContextEngine) or takes_lists(value))):
         return False
     return f"{value.__module__}.".startswith(f"{module.__name__}.")
 
 
 def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a plugin; a failure is a `PluginRefused` that begins with `what`."""
+    """Call a plugin's function; convert a failure to a `PluginRefused` that starts with `what`."""
     try:
         return function(*arguments)
     except PluginRefused:
         raise
-    # SystemExit too: a plugin that calls sys.exit() must not end Parley's start.
+    # SystemExit as well: a plugin that calls sys.exit() must not stop Parley's start-up.
     except (Exception, SystemExit) as exc:
         raise PluginRefused(f"{what} failed: {type(exc).__name__}: {exc}") from exc
 
 
 def _imported(folder: Found, prefix: str) -> ModuleType:
-    """Run the code of a plugin's folder, again at each call, and return its module."""
+    """Run the code of a plugin's folder, anew on each call, and return its module."""
     if folder.problem or folder.file is None:
         raise PluginRefused(folder.problem or f"there is nothing to import in {folder.name}")
     module_name, source = f"{prefix}{folder.name}", str(folder.file)
     loader = SourceFileLoader(module_name, source)
-    # `from . import other` looks in the folder.
+    # `from . import other` searches this folder.
     spec = spec_from_file_location(
         module_name, source, loader=loader, submodule_search_locations=[str(folder.file.parent)]
     )
     module = module_from_spec(cast("ModuleSpec", spec))
     _forget(module_name)
-    # Before it runs: the modules that it imports look for their package here.
+    # Before it runs: the modules it imports look up their package here.
     sys.modules[module_name] = module
     try:
         guarded("importing it", loader.exec_module, module)
@@ -326,7 +326,7 @@ def _forget(module_name: str) -> None:
 
 
 def _has_registered(module: Any, registry: PluginRegistry) -> bool:
-    """Have a module's `register`, or the module if it is a function, register what it offers."""
+    """Call a module's `register` (or the module, if it is a function) to collect its offers."""
     register = getattr(module, "register", module)
     if not callable(register):
         return False
@@ -335,7 +335,7 @@ def _has_registered(module: Any, registry: PluginRegistry) -> bool:
 
 
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
-    """Check the offers: leave out a faulty tool, raise for anything else."""
+    """Check the offers: skip a faulty tool, raise for any other fault."""
     providers = [_provider(each, registry.options) for each in registry.providers]
     of_memories = [tool for each in providers for tool in each.tools()]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]
@@ -347,7 +347,7 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
         hooks={name: tuple(found) for name, found in registry.hooks.items()},
         prompt="\n\n".join(filter(None, prompts)),
     )
-    # Last, and only if all of them can be: a plugin that is refused leaves no engine behind.
+    # Last, and only if all are valid: a refused plugin must leave no engine behind.
     for engine in [usable_engine(each) for each in registry.engines]:
         register_context_engine(engine)
     return plugin

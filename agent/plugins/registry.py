@@ -1,10 +1,10 @@
 """The offers of plugins, the engines by name, and the active plugins with their hooks.
 
-Engines are known to the whole process, since `context.engine` names one of them: those that are
-built in, and those that a program or a plugin has registered.
+Engines are registered per process, since `context.engine` selects one by name: built-in engines,
+and those registered by an application or a plugin.
 
-An engine that takes a list of messages and returns a shorter one is adapted: what agrees with the
-given list at its beginning and end is head and tail of a plan, the rest is the text of its summary.
+An engine that takes a list of messages and returns a shorter one is adapted: its unchanged
+beginning and end become the head and tail of a plan, the rest becomes the text of its summary.
 """
 
 import inspect
@@ -44,29 +44,29 @@ log = structlog.get_logger()
 BUILT_IN: dict[str, type[ContextEngine]] = {
     each.name: each for each in (ContextCompressor, RoundsEngine, LcmEngine)
 }
-"""The engines that come with Parley; `parley engines list` shows the first line of each class."""
+"""The engines shipped with Parley; `parley engines list` shows the first line of each docstring."""
 DEFAULT = "compressor"
-"""The engine that takes over wherever another one cannot be used."""
+"""The engine that replaces an unusable one."""
 registered: dict[str, type[ContextEngine]] = {}
-"""Engines that were registered, by name."""
+"""Registered engines by name."""
 GIVEN = ("role", "content", "tool_calls", "tool_call_id", "name")
-"""Keys of a message that an engine of lists sees: those of OpenAI's API."""
+"""Keys of a message that a list engine sees: those of OpenAI's API."""
 STATE = dict.fromkeys(
     ("last_prompt_tokens", "last_completion_tokens", "last_total_tokens", "compression_count"), 0
 ) | {"protect_first_n": 3, "protect_last_n": 6}
-"""Attributes that Hermes' base class gives its engines, with their first values."""
+"""Attributes, with initial values, that Hermes' base class gives its engines."""
 MAX_VETO_CHARS = 1_000
-"""Longest reason of a veto that the model reads."""
+"""Longest reason of a veto shown to the model."""
 LEFT_OUT = "(left out by the engine, without a summary)"
 
 
 def register_context_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
-    """Make an engine known to this process under its `name`; returns it, as a decorator.
+    """Register an engine in this process under its `name`; return it, for use as a decorator.
 
     A later class of the same name replaces it.
 
     Raises:
-        PluginRefused: It is not a usable engine, or its name is that of the default.
+        PluginRefused: It is not a usable engine, or it has the name of the default.
     """
     made = usable_engine(engine)
     registered[made.name] = made
@@ -74,18 +74,18 @@ def register_context_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
 
 
 def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
-    """Return an engine that may be registered; raises `PluginRefused` like its registration."""
+    """Return an engine that may be registered; otherwise raise `PluginRefused`."""
     name = getattr(engine, "name", None)
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise PluginRefused(f"{name!r} cannot be the name of an engine: {NAME_RULE}")
     if name == DEFAULT:
-        # What replaces a broken engine must be known to work.
+        # The replacement for a broken engine must be known to work.
         raise PluginRefused(f"{name!r} is the name of the built-in engine")
     return engine_class(engine, name)
 
 
 def engine_class(offered: Any, name: str) -> type[ContextEngine]:
-    """Return a plugin's engine of this name, an adapted one if it takes lists, as Hermes' do."""
+    """Return a plugin's engine of this name; adapt one that takes lists, like Hermes' engines."""
     if takes_lists(offered):
         return adapted(offered, name)
     if not (isinstance(offered, type) and issubclass(offered, ContextEngine)):
@@ -99,7 +99,7 @@ def engine_class(offered: Any, name: str) -> type[ContextEngine]:
 
 
 def takes_lists(offered: Any) -> bool:
-    """Whether an engine, or its class, takes lists: its first argument is called `messages`."""
+    """Return whether an engine or its class takes lists: its first argument is `messages`."""
     try:
         names = [name for name in inspect.signature(offered.compress).parameters if name != "self"]
     except (AttributeError, TypeError, ValueError):
@@ -108,9 +108,9 @@ def takes_lists(offered: Any) -> bool:
 
 
 def adapted(offered: Any, name: str) -> type[ContextEngine]:
-    """Make an engine class of this name that runs the offered one.
+    """Create an engine class of this name that runs the offered one.
 
-    Each turn has an object of its own: turns of different people run at the same time.
+    Each turn gets its own object, since turns of different people run concurrently.
     """
     members = {"name": name, "offered": staticmethod(lambda: offered), "__doc__": offered.__doc__}
     return cast("type[ContextEngine]", type(f"Adapted{name.title()}", (ListEngine,), members))
@@ -118,7 +118,7 @@ def adapted(offered: Any, name: str) -> type[ContextEngine]:
 
 @dataclass(slots=True)
 class PluginRegistry:
-    """Passed to a plugin's `register(registry)`; keeps what it offers, unchecked.
+    """Passed to a plugin's `register(registry)`; collects its offers, unchecked.
 
     `options` is a copy of `plugins.options.<name>`, or of an engine's own options.
     """
@@ -135,11 +135,11 @@ class PluginRegistry:
         self.tools.append(tool)
 
     def register_memory_provider(self, provider: type[MemoryProvider]) -> None:
-        """Offer a memory provider; it is made with the plugin's options."""
+        """Offer a memory provider; it is created with the plugin's options."""
         self.providers.append(provider)
 
     def register_hook(self, name: HookName, hook: Hook) -> None:
-        """Register a hook; raises `PluginRefused` for an unknown name."""
+        """Register a hook; raise `PluginRefused` for an unknown name."""
         # A hook that is never called would protect nothing.
         if name not in HOOKS:
             raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
@@ -148,7 +148,7 @@ class PluginRegistry:
         self.hooks.setdefault(name, []).append(hook)
 
     def register_context_engine(self, engine: type[ContextEngine]) -> None:
-        """Offer a context engine; it is used if `context.engine` names it."""
+        """Offer a context engine, for use if `context.engine` names it."""
         self.engines.append(engine)
 
     def offered(self) -> dict[str, list[str]]:
@@ -163,12 +163,12 @@ class PluginRegistry:
 
 
 class ListEngine(ContextEngine):
-    """Runs an engine of lists during one turn; `offered` returns it or its class."""
+    """Runs a list engine during one turn; `offered` returns the engine or its class."""
 
     offered: ClassVar[Callable[[], Any]]
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-        """Make the engine with the options that its constructor takes."""
+        """Create the engine with the options that its constructor accepts."""
         super().__init__(limits, options)
         made = type(self).offered()
         self._inner = _called(made, **options) if isinstance(made, type) else deepcopy(made)
@@ -181,7 +181,7 @@ class ListEngine(ContextEngine):
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Return the plan that shows the engine's list, or None if it left nothing out."""
+        """Return the plan that shows the engine's list, or None if the list is not shorter."""
         shown = render(request.plan, request.entries)
         given: list[Any] = [{k: v for k, v in each.items() if k in GIVEN} for each in shown]
         returned = _called(
@@ -201,7 +201,7 @@ class ListEngine(ContextEngine):
 
     @override
     def update_from_response(self, usage: Usage) -> None:
-        """Report the usage in the words of Hermes."""
+        """Report the usage under Hermes' field names."""
         super().update_from_response(usage)
         told = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.output_tokens}
         told["total_tokens"] = sum(told.values())
@@ -209,7 +209,7 @@ class ListEngine(ContextEngine):
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
-        """Return the engine's tools, bare or in OpenAI's envelope."""
+        """Return the engine's tools, with or without OpenAI's envelope."""
         offered = [each.get("function", each) for each in self._own("get_tool_schemas", list)()]
         return tuple(
             ToolSchema(each["name"], each.get("description", ""), each.get("parameters", {}))
@@ -231,7 +231,7 @@ class ListEngine(ContextEngine):
                 setattr(self._inner, name, getattr(limits, name))
 
     def _own(self, method: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method of the engine; the default for none, or for ours with other state."""
+        """Return the engine's method, or `default` if missing or inherited with foreign state."""
         found = getattr(self._inner, method, default)
         is_ours = getattr(found, "__func__", None) is getattr(ContextEngine, method)
         return default if is_ours else found
@@ -251,14 +251,14 @@ def _is_message(message: Any) -> bool:
 def _compressed(
     request: CompressionRequest, given: list[ChatMessage], returned: list[ChatMessage]
 ) -> Compressed | None:
-    """Make a plan of the head and tail that came back, and a summary of what is between."""
+    """Build a plan from the returned head and tail, and a summary of the part between."""
     plan, entries = request.plan, request.entries
     cut, earlier = sum(e.seq <= plan.head_upto for e in entries), len(given) - len(entries)
-    # A summary parts head and tail: what was cut before stays cut.
+    # A summary separates head and tail: earlier cuts stay.
     tail = _agreeing(given[cut + earlier if earlier else 0 :][::-1], returned[::-1])
     head = _agreeing(given[: cut if earlier else len(given) - tail], returned[: -tail or None])
     between = returned[head : len(returned) - tail]
-    # More is kept if no role of a summary fits.
+    # More is kept if no role of a summary alternates.
     starts = starts_before(entries, len(entries) - tail)
     found = next(fitting(entries, ((head, start, ()) for start in starts)), None)
     if found is None:
@@ -272,7 +272,7 @@ def _compressed(
 
 
 def _agreeing(given: Iterable[ChatMessage], returned: Iterable[ChatMessage]) -> int:
-    """Count the messages that are the same, from the first ones on; a result may be shortened."""
+    """Count the equal messages at the start; a tool result may be shortened."""
     pairs = zip(map(_key, given), map(_key, returned), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -284,7 +284,7 @@ def _key(message: ChatMessage) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
-    """An active plugin: its supervised tools, and its memory providers' text for prompts."""
+    """An active plugin: its supervised tools, and its memory providers' prompt texts."""
 
     name: str
     caller: Caller
@@ -294,9 +294,9 @@ class LoadedPlugin:
     prompt: str = ""
 
     async def call_hooks(self, name: HookName, event: Mapping[str, Any]) -> list[Any]:
-        """Call its hooks of a name and return their results; one that fails ends it."""
+        """Call the plugin's hooks of a name and return their results; stop at a failure."""
         return [
-            # A copy for each: a hook that changes its event must not mislead the next one.
+            # A copy for each: a hook that modifies its event must not affect the next one.
             await self.caller.ask(name, hook, deepcopy(dict(event)))
             for hook in self.hooks.get(name, ())
         ]
@@ -306,9 +306,9 @@ class LoadedPlugin:
 class Plugins:
     """The active plugins, in the order of `plugins.enabled`.
 
-    `missing_guards` are enabled plugins that could not be loaded and may have a `pre_tool_call`:
-    tools that they may have been there to forbid are refused. `missing` has the reason for each
-    plugin that could not be loaded, guard or not.
+    `missing_guards` are enabled plugins that failed to load and may have a `pre_tool_call`: the
+    tools that they might have blocked are refused. `missing` has the reason for each plugin that
+    failed to load.
     """
 
     loaded: tuple[LoadedPlugin, ...] = ()
@@ -316,7 +316,7 @@ class Plugins:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def left_out(self) -> list[str]:
-        """Return a line for each plugin that could not be loaded, with what that closes."""
+        """Return a line per plugin that failed to load, with its consequences."""
         closed = "; tools that touch the world are refused without it"
         return [
             f"plugin {name}: {reason}{closed if name in self.missing_guards else ''}"
@@ -329,7 +329,7 @@ class Plugins:
         return tuple((each, provider) for each in self.loaded for provider in each.providers)
 
     def external(self) -> tuple[SourcedText, ...]:
-        """Return the memory providers' texts for the system prompt, not yet scanned for threats.
+        """Return the memory providers' system prompt texts, not yet scanned for threats.
 
         They stay the same until the next start.
         """
@@ -340,11 +340,11 @@ class Plugins:
         )
 
     def having(self, hook: HookName) -> list[LoadedPlugin]:
-        """Return the plugins that have a hook."""
+        """Return the plugins that have a hook of this name."""
         return [each for each in self.loaded if hook in each.hooks]
 
     def tools(self, taken: Collection[str]) -> list[Tool]:
-        """Return the tools of all plugins; log and leave out a tool with a name that is taken."""
+        """Return the tools of all plugins; log and skip those whose name is taken."""
         found: dict[str, Tool] = {}
         for plugin in self.loaded:
             for tool in plugin.tools:
@@ -360,14 +360,16 @@ class Plugins:
 
 @dataclass(frozen=True, slots=True)
 class TurnHooks:
-    """`agent.tools.context.Hooks` of one turn: the hooks of all plugins around its tool calls.
+    """`agent.tools.context.Hooks` of one turn: all plugins' hooks around its tool calls.
 
-    A plugin that fails is left out for the rest of the turn. If it has a `pre_tool_call`, it may be
-    there to forbid something: then every guarded tool is refused from there on. The same applies to
-    a plugin that is enabled and could not be loaded.
+    A plugin that fails is skipped for the rest of the turn. If it has a `pre_tool_call`, it may be
+    meant
+    to block something: from then on every guarded tool is refused. The same applies if an enabled
+        plugin
+    failed to load.
 
     Attributes:
-        guarded: Whether a tool is only for senders who may act (`ToolRegistry.restricted`).
+        guarded: Whether only senders who may act can use a tool (`ToolRegistry.restricted`).
         left_out: Names of the plugins that have failed.
     """
 
@@ -378,8 +380,8 @@ class TurnHooks:
     async def before(
         self, name: str, arguments: Mapping[str, Any], context: ToolContext
     ) -> str | None:
-        """Return why the call must not run, or None if it may."""
-        # The missing plugin may be the very one that would have refused.
+        """Return the reason to block the call, or None."""
+        # The missing plugin may be the one that would have refused.
         if self.plugins.missing_guards and self.guarded(name):
             return _closed(name, self.plugins.missing_guards)
         for plugin in self.plugins.having("pre_tool_call"):
@@ -389,11 +391,11 @@ class TurnHooks:
                     reason = said.strip()[:MAX_VETO_CHARS] or "no reason was given"
                     return f"the plugin {plugin.name} does not allow this call: {reason}"
                 if said is not None:
-                    # False may be meant as a veto, and True too.
+                    # False may be meant as a veto, and True as well.
                     wrong = TypeError(f"it returned {type(said).__name__}, not a text or None")
                     plugin.caller.failed("pre_tool_call", wrong)
                     self.left_out.add(plugin.name)
-            # What it might have forbidden must not run unasked.
+            # A call that it might have blocked must not run.
             if plugin.name in self.left_out and self.guarded(name):
                 return _closed(name, [plugin.name])
         return None
@@ -410,7 +412,7 @@ class TurnHooks:
     async def _call(
         self, plugin: LoadedPlugin, hook: HookName, event: Mapping[str, Any]
     ) -> list[Any]:
-        """Call a plugin's hooks; returns no results if one fails, or failed before."""
+        """Call a plugin's hooks; return no results if one fails or failed before."""
         if plugin.name in self.left_out:
             return []
         try:

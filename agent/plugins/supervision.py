@@ -1,11 +1,11 @@
-"""Runs what plugins offer so that their mistakes cost one call and never the turn.
+"""Run plugin code so that its mistakes cost one call but never the turn.
 
-Async functions run on Parley's event loop, all others in threads of their own; each has a time
-limit and gets copies. A function that fails raises one exception, a tool has one outcome. If an
-engine fails, or its plan breaks the contract (agent/plugins/contracts.py), the built-in compressor
-answers in its place.
+Async functions run on Parley's event loop, all others in separate threads; each has a time limit
+and
+gets copies. A failing function raises one exception, a tool has one outcome. If an engine fails, or
+its plan violates the contract (agent/plugins/contracts.py), the built-in compressor takes over.
 
-Against mistakes, not against malice: a plugin runs with the rights of the process.
+This protects against mistakes, not malice: a plugin has all rights of the process.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from agent.view.view import Entry, Summary
 log = structlog.get_logger()
 
 MOST_HANGING = 4
-"""Calls of one plugin that may hang at a time before it is not called any more."""
+"""Number of hanging calls after which a plugin is no longer called."""
 TOLD = ("attach", "on_session_start", "on_session_end", "on_session_reset")
 """Methods of an engine whose result is ignored."""
 
 
 class PluginFailed(AgentError):
-    """A call of a plugin raised, hung, or returned a wrong value; it is logged by then."""
+    """A call of a plugin raised, hung or returned an invalid value, and was logged."""
 
 
 class CallHangs(Exception):
-    """A call took longer than its limit, or was not made since too many earlier ones still run."""
+    """A call exceeded its time limit, or was not made because too many earlier ones still run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class Caller:
     hanging: set[Future[Any]] = field(default_factory=set)
 
     async def ask(self, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function with arguments that it may change; its failure is a `PluginFailed`."""
+        """Call a function, which may modify its arguments; convert a failure to `PluginFailed`."""
         try:
             return await self._settled(self.limit_s, function, *arguments)
-        # SystemExit too: a plugin that calls sys.exit() must not end the gateway.
+        # SystemExit as well: a plugin that calls sys.exit() must not end the gateway.
         except (Exception, SystemExit) as exc:
             raise self.failed(call, exc) from exc
 
     async def run_tool(
         self, name: str, limit_s: float, function: Callable[..., Any], *arguments: Any
     ) -> str:
-        """Return the text of a tool's result; raises `ToolError` if it takes too long."""
+        """Return the text of a tool's result; raise `ToolError` if it takes too long."""
         try:
             result = await self._settled(limit_s, function, *arguments)
         except CallHangs as exc:
@@ -78,7 +78,7 @@ class Caller:
         return "" if result is None else str(result)
 
     def wait_for(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that is not async, and block for `limit_s` at most."""
+        """Call a synchronous function and block for at most `limit_s`."""
         with self._started(function, *arguments) as future:
             if not wait([future], self.limit_s).done:
                 raise CallHangs(f"no answer within {self.limit_s:g} s")
@@ -105,7 +105,7 @@ class Caller:
 
     @contextmanager
     def _started(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Future[Any]]:
-        """Run a function in a thread, and count it as hanging if it does not end in time."""
+        """Run a function in a thread, and count it as hanging if it exceeds its limit."""
         if len(self.hanging) >= MOST_HANGING:
             raise CallHangs(f"{len(self.hanging)} earlier calls still hang")
         future = in_daemon(lambda: function(*arguments))
@@ -118,7 +118,7 @@ class Caller:
 
     def failed(self, call: str, failure: BaseException) -> PluginFailed:
         """Log a failure and return the exception to raise."""
-        # The traceback of a call that hangs is the gateway's own.
+        # The traceback of a hanging call would only show gateway code.
         hangs = isinstance(failure, CallHangs)
         reason = str(failure) if hangs else f"{type(failure).__name__}: {failure}"
         traceback = None if hangs else failure
@@ -129,9 +129,9 @@ class Caller:
 
 
 def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Tool:
-    """Return the supervised form of a plugin's tool; `recalls` if it is a memory provider's.
+    """Return a plugin's tool with supervision; `recalls` if it belongs to a memory provider.
 
-    If it does more than read, it is only for senders who may act, whatever the plugin says.
+    A tool that does more than read is limited to senders who may act, whatever the plugin declares.
     """
     restricted = bool(tool.restricted) or tool.effect != "read"
 
@@ -142,7 +142,7 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
             services=ToolServices(skills=context.services.skills),
         )
         if restricted:
-            # What it reads outside is unknown.
+            # Its outside sources are unknown.
             context.rights.read.note("tool", tool.name)
         elif recalls:
             await context.rights.read.note_earlier(of_scope=True)
@@ -151,13 +151,13 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
         except TurnSuspended as exc:
             raise RuntimeError("a plugin's tool cannot have a turn wait for a person") from exc
 
-    # The registry must not give up before the caller does.
+    # Longer than the caller's timeout, since the caller counts hanging calls.
     return replace(tool, run=run, restricted=restricted, timeout_s=tool.timeout_s + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The transcript for a plugin's tool; what the tool reads, the turn has read."""
+    """The transcript for a plugin's tool; the turn counts as having read what the tool reads."""
 
     reader: ConversationReader
     noted: Provenance
@@ -182,15 +182,15 @@ def _schemas(offered: Any) -> tuple[ToolSchema, ...]:
 
 
 class HostedEngine(ContextEngine):
-    """A plugin's engine for one turn; the built-in compressor takes its place once it fails."""
+    """A plugin's engine for one turn; the built-in compressor replaces it once it fails."""
 
     def __init__(
         self, make: Callable[[], ContextEngine], built_in: ContextEngine, caller: Caller
     ) -> None:
-        """Make the plugin's engine, for this turn alone, and ask for its tools.
+        """Create the plugin's engine for this turn, and ask for its tools.
 
         Args:
-            built_in: Answers for the rest of the turn, once the plugin has failed.
+            built_in: Takes over for the rest of the turn once the plugin has failed.
             caller: Shared by all turns, so that calls of a plugin that always hangs do not pile up.
         """
         super().__init__(built_in.limits, {})
@@ -199,14 +199,14 @@ class HostedEngine(ContextEngine):
         self._caller = caller
         try:
             self._engine = make()
-        # SystemExit too, here and below: a plugin that calls sys.exit() must not end the gateway.
+        # SystemExit as well, here and below: a plugin's sys.exit() must not end the gateway.
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
             self._give_up("__init__", exc)
-        # Of the class: an instance is not asked.
+        # From the class, without running the instance's code.
         self.prepares = type(self._engine).prepares  # type: ignore[misc]
         for call in TOLD:
             setattr(self, call, partial(self._ask, call))
-        # Asked once: schemas that change would move the cached prefix of every request.
+        # Asked once: changing schemas would move the cached prefix of every request.
         self._schemas = self._ask("get_tool_schemas", made=_schemas)
 
     def _ask(self, call: str, *arguments: Any, made: Callable[[Any], Any] = lambda it: it) -> Any:
@@ -218,7 +218,7 @@ class HostedEngine(ContextEngine):
             return made(getattr(self._engine, call)(*arguments))
 
     def _give_up(self, call: str, failure: BaseException) -> None:
-        """Have the built-in answer from here on, with the turn's model limits and usage."""
+        """Switch to the built-in engine, with the turn's model limits and usage."""
         reason = f"{type(failure).__name__}: {failure}"
         log.warning("engine_failed", engine=self.name, call=call, reason=reason, exc_info=failure)
         self._built_in.limits, self._built_in.prompt_tokens = self.limits, self.prompt_tokens
@@ -226,7 +226,7 @@ class HostedEngine(ContextEngine):
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
-        """Return the plugin's plan if it is sound and small enough, else the built-in's."""
+        """Return the plugin's plan if it is valid and small enough, else the built-in's."""
         if self._engine is self._built_in:
             return self._by_built_in(request)
         try:
@@ -255,7 +255,7 @@ class HostedEngine(ContextEngine):
 
         def estimate(message: ChatMessage) -> int:
             if over.is_set():
-                # The meter is the turn's again; this also ends a call that is left behind.
+                # Gives the meter back to the turn; this also ends an abandoned call.
                 raise CallHangs("the time is up")
             return request.estimate(message)
 
@@ -265,7 +265,7 @@ class HostedEngine(ContextEngine):
             returned = self._caller.wait_for(plugin.compress, handed)
         finally:
             over.set()
-        # Compared with the request itself: the plugin may have changed its copy.
+        # Compared with the request itself: the plugin may have modified its copy.
         return None if returned is None else checked(returned, request)
 
     @override
@@ -279,7 +279,7 @@ class HostedEngine(ContextEngine):
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Ask the plugin whether to compact; close to the window it has no choice."""
+        """Ask the plugin whether to compact; close to the window, always compact."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         guarded = tokens >= self.limits.guard_tokens
         return guarded or bool(self._ask("should_compress", tokens, made=bool))
@@ -300,7 +300,7 @@ class HostedEngine(ContextEngine):
 
     @override
     def get_status(self) -> Mapping[str, Any]:
-        """Return what the plugin reports, if it is a map."""
+        """Return the plugin's status if it is a mapping."""
         return dict(self._ask("get_status", made=dict))
 
     @override

@@ -1,1 +1,1 @@
-"""Child processes: started, confined, ended with all that they started; threads that may hang."""
+"""Child processes: starting, confining and ending them with their descendants; hanging threads."""

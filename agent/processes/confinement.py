@@ -1,12 +1,12 @@
-"""Confines a command to its directory: Landlock for files, seccomp for the rest (Linux).
+"""Confine a command to its directory: Landlock for files, seccomp for the rest (Linux).
 
-It needs neither root nor other programs. Files: only the system's programs and libraries can be
-read, only the workspace can be written. Calls: the command cannot use local sockets, which Landlock
-does not guard, nor the network unless allowed; it cannot watch files of others, nor change other
-processes. docs/tools.md lists what is left open. Every command is also held in its process group,
-so that killing the group ends all of it in one step.
+It needs neither root nor other programs. Files: a command can read only the system's programs and
+libraries, and write only the workspace. System calls: it cannot use local sockets, which Landlock
+does not guard, nor the network unless allowed; it cannot watch other users' files or change other
+processes. docs/tools.md lists the remaining gaps. Every command also stays in its process group, so
+that killing the group ends all of it at once.
 
-Runs in the process that is about to become the program; standard library only.
+Runs in the process that will become the program; uses only the standard library.
 """
 
 import ctypes
@@ -29,15 +29,15 @@ SYSTEM = (
     *("/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo", "/proc/stat"),
     *("/proc/sys", "/proc/uptime", "/proc/version"),
 )
-"""Paths that every command may read and run: no home, no /var, no /run, no other part of /etc, and
-nothing about processes, whose command lines have words of other conversations."""
+"""Paths that every command may read and execute: no home, /var, /run or other part of /etc, and no
+process information, since command lines contain words of other conversations."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 MIN_ABI = 3
-"""Before it (Linux 6.2) a file outside could be emptied. Source: Documentation/userspace-api/
-landlock.rst, "Truncating files"."""
+"""Before this version (Linux 6.2) a command could truncate outside files. Source:
+Documentation/userspace-api/landlock.rst, "Truncating files"."""
 SIGNALS_ABI = 6
-"""From this version on (Linux 6.12) Landlock keeps signals within the command."""
+"""Since this version (Linux 6.12) Landlock blocks signals to processes outside the command."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
@@ -46,11 +46,11 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _MAKE = 0x3FC0
-"""New files, directories and the like, and moving them elsewhere."""
+"""Rights to create files, directories and the like, and to move them elsewhere."""
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _FS_RIGHTS = {3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 _SCOPES = (1 << 0) | (1 << 1)
-"""Abstract Unix sockets and signals."""
+"""Scopes for abstract Unix sockets and signals."""
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 38, 22, 24
 _PR_SET_DUMPABLE = 4
@@ -67,7 +67,7 @@ _X32 = 0x40000000
 _INTERNET = (2, 10)
 """AF_INET and AF_INET6."""
 
-# Audit architecture, then the numbers of the calls that are treated apart.
+# Audit architecture, then the numbers of calls with special treatment.
 # Source: linux/audit.h, arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h.
 _ARCHITECTURES = {
     "x86_64": (
@@ -86,14 +86,14 @@ _ARCHITECTURES = {
 _CLONE3, _OPENAT2, _FCHMODAT2 = 435, 437, 452
 _SET_ID = 0o6000
 _OF_OTHERS = 0o077
-# Which argument of a call is the mode; those that change one, and those that make a file with it.
+# Position of the mode argument: in calls that change a mode, and in calls that create a file.
 _CHANGING = {"chmod": 1, "fchmod": 1, "fchmodat": 2}
 _MAKING = {"creat": 1, "mknod": 1, "mknodat": 2}
 _OPENING = {"open": 1, "openat": 2}
-"""Which argument holds the flags; the mode is the next one, and is read only with these:"""
+"""Position of the flags argument; the mode comes next and is read only with these flags:"""
 _CREATES = 0o100 | 0o20000000
 """O_CREAT and O_TMPFILE."""
-# Each call with its numbers on x86-64 and on ARM64, None if that processor lacks it.
+# Each call with its numbers on x86-64 and ARM64; None if that processor lacks it.
 # Sources as above; tests/agent/processes/test_confinement.py compares them.
 _Calls = Mapping[str, tuple[int | None, int | None]]
 _FORBIDDEN: _Calls = (
@@ -103,29 +103,29 @@ _FORBIDDEN: _Calls = (
     | {"perf_event_open": (298, 241), "userfaultfd": (323, 282), "keyctl": (250, 219)}
     | {"add_key": (248, 217), "request_key": (249, 218), "open_by_handle_at": (304, 265)}
     | {"memfd_create": (319, 279), "pidfd_send_signal": (424, 424)}
-    # Its requests pass no filter.
+    # io_uring requests bypass the filter.
     | {"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)}
-    # What changes other processes.
+    # Calls that change other processes.
     | {"sched_setparam": (142, 118), "sched_setscheduler": (144, 119)}
     | {"sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30)}
-    # What watches files.
+    # Calls that watch files.
     | {"inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27)}
     | {"fanotify_init": (300, 262)}
-    # What outlives a command and is shared by all.
+    # Calls that create objects which outlive a command and are shared by all processes.
     | {"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190)}
     | {"semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186)}
     | {"msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187)}
     | {"mq_open": (240, 180), "mq_unlink": (241, 181)}
 )
-# The first takes disk faster than it can be measured; the others reach files that Landlock keeps
-# closed. Programs know that a file system may have none of them.
+# The first uses disk space faster than it can be measured; the others reach files that Landlock
+# blocks. Programs can handle file systems without them.
 _UNSUPPORTED: _Calls = (
     {"fallocate": (285, 47), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7)}
     | {"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16)}
     | {"setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469)}
 )
-# Succeed, since they are in many scripts and archives: `nice`, and giving a file to another group,
-# which its mode may allow to read it.
+# These succeed without effect, since many scripts and archives use them: `nice`, and changing a
+# file's group, whose members its mode may allow to read it.
 _WITHOUT_EFFECT: _Calls = {
     "setpriority": (141, 140),
     "chown": (92, None),
@@ -136,18 +136,18 @@ _WITHOUT_EFFECT: _Calls = {
 
 
 class ConfinementError(Exception):
-    """This machine cannot confine a command; the text says why."""
+    """This machine cannot confine a command; the text is the reason."""
 
 
 def landlock_abi() -> int:
-    """Return the kernel's version of Landlock, or 0."""
+    """Return the kernel's Landlock version, or 0."""
     with suppress(OSError, AttributeError):
         return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
     return 0
 
 
 def why_not() -> str | None:
-    """Return why commands cannot be confined here, or None."""
+    """Return the reason why commands cannot be confined here, or None."""
     if reason := _why_not_filter():
         return reason
     if (abi := landlock_abi()) < MIN_ABI:
@@ -165,9 +165,10 @@ def _why_not_filter() -> str | None:
 
 
 def close_memory() -> None:
-    """Keep other processes of this user from this one's memory, environment and open files.
+    """Hide this process's memory, environment and open files from the user's other processes.
 
-    The kernel gives these files in /proc to root, and writes no core. Programs do not inherit it.
+    The kernel assigns these /proc files to root and writes no core dump. Programs do not inherit
+    this.
     """
     if platform.system() == "Linux":
         _prctl(_PR_SET_DUMPABLE, 0)
@@ -176,8 +177,8 @@ def close_memory() -> None:
 def hold_in_group() -> None:
     """Keep this process and its descendants in its process group forever, if possible.
 
-    Leaving the group succeeds without effect, for programs that try it (timeout, daemons). A signal
-    to the own group or to all processes is refused: it would reach the shell. Raises a
+    Attempts to leave the group succeed without effect, for programs that try (timeout, daemons). A
+    signal to the own group or to all processes is refused: it would reach the shell. Raises a
     ConfinementError if the kernel refuses the filter.
     """
     if platform.system() != "Linux" or platform.machine() not in _ARCHITECTURES:
@@ -201,14 +202,14 @@ def confine(
 
     Args:
         writable: Directories and files that can be read and written.
-        readable: More that can be read, and programs run from.
+        readable: More that can be read, and executed.
         network: Whether it may use the machine's network.
-        growing: Whether anything new can be made, or only deleted.
-        apart: Whether namespaces already hide the rest of the machine: Landlock, if any, is a
-            second wall then, and modes reach no file of others.
+        growing: Whether it may create files, or only delete.
+        apart: Whether namespaces already hide the rest of the machine: then Landlock, if available,
+            is a second barrier, and file modes cannot expose other users' files.
 
     Raises:
-        ConfinementError: It cannot be confined; nothing must be run then.
+        ConfinementError: Confinement failed; nothing must be run.
     """
     reason = _why_not_filter() if apart else why_not()
     if reason:
@@ -224,8 +225,8 @@ def confine(
 
 
 def _drop_capabilities() -> None:
-    """Give up the rights of root."""
-    # It fails if the kernel knows no more of them, or the process has none to drop.
+    """Drop the capabilities of root."""
+    # Fails if the kernel knows no further capability, or the process has none to drop.
     with suppress(OSError):
         for capability in range(_LAST_CAPABILITY + 1):
             _prctl(_PR_CAPBSET_DROP, capability)
@@ -260,7 +261,7 @@ def _rules(writable: Iterable[str], readable: Iterable[str], own: int) -> Iterat
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Allow all below a path, if it exists."""
+    """Allow access to everything below a path, if it exists."""
     try:
         target = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -276,13 +277,13 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _filter_calls(steps: Iterable[bytes]) -> None:
     program = b"".join(steps)
     buffer = ctypes.create_string_buffer(program, len(program))
-    # The kernel reads the program during the call: `buffer` must live until then.
+    # The kernel reads the filter during the call: keep `buffer` alive until then.
     filter_ = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_)
 
 
 def _holding(machine: str) -> Iterator[bytes]:
-    """Yield the filter that holds a command in its group."""
+    """Yield the filter that keeps a command in its process group."""
     numbers = _ARCHITECTURES[machine][1]
     yield from _beginning(machine)
     for name in ("setpgid", "setsid"):
@@ -294,10 +295,10 @@ def _holding(machine: str) -> Iterator[bytes]:
 
 
 def _confining(machine: str, *, network: bool = False, apart: bool = False) -> Iterator[bytes]:
-    """Yield the filter of calls that a confined command must not make."""
+    """Yield the filter that blocks calls forbidden to a confined command."""
     numbers = _ARCHITECTURES[machine][1]
     yield from _beginning(machine)
-    # Their flags lie in memory, which no filter can read; libraries fall back to older calls.
+    # Their flags are in memory, which filters cannot read; libraries fall back to older calls.
     for number in (_CLONE3, _OPENAT2):
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _ENOSYS)
     for calls, result in ((_FORBIDDEN, _EPERM), (_UNSUPPORTED, _EOPNOTSUPP), (_WITHOUT_EFFECT, 0)):
@@ -319,10 +320,10 @@ def _numbers(calls: _Calls, machine: str) -> list[int]:
 
 
 def _modes(numbers: Mapping[str, int], refused: int) -> Iterator[bytes]:
-    """Yield the refusals of set-id bits, and of modes that open a file to others.
+    """Yield the refusals of set-id bits and of modes that open a file to others.
 
-    A filter cannot see the owner of a file, and Landlock does not govern modes. New files are in
-    the workspace, which is closed to others: for them only set-id bits are refused.
+    A filter cannot see the owner of a file, and Landlock does not control modes. New files are in
+    the workspace, which others cannot enter: for them only set-id bits are refused.
     """
     changed = _when(_JUMP_SET, refused, _ERRNO | _EPERM)
     made = _when(_JUMP_SET, _SET_ID, _ERRNO | _EPERM)
@@ -335,19 +336,19 @@ def _modes(numbers: Mapping[str, int], refused: int) -> Iterator[bytes]:
             yield from _for_call(numbers[name], made, None, argument)
     for name, argument in _OPENING.items():
         if name in numbers:
-            # Without these flags the mode is whatever the register held before.
+            # Without these flags the mode is an arbitrary register value.
             creating = [_step(_JUMP_SET, _CREATES, 0, 3), _argument(argument + 1), *made]
             yield from _for_call(numbers[name], creating, None, argument)
 
 
 def _beginning(machine: str) -> Iterator[bytes]:
-    """Yield the steps that refuse other architectures' calls, and load the number of a call."""
+    """Yield the instructions that refuse foreign architectures and load the call's number."""
     yield _step(_LOAD, _ARCH_AT)
     yield _step(_JUMP_EQUAL, _ARCHITECTURES[machine][0], 1, 0)
-    # For programs of another architecture a number is another call.
+    # The same number is another call on another architecture.
     yield _step(_RETURN, _KILL)
     yield _step(_LOAD, _NUMBER_AT)
-    # The x32 calls of x86-64 have numbers of their own, which the checks below do not know.
+    # The x32 calls of x86-64 use separate numbers, which the checks below do not cover.
     yield from _when(_JUMP_GREATER_EQUAL, _X32, _ERRNO | _ENOSYS)
 
 
@@ -358,7 +359,7 @@ def _when(jump: int, value: int, result: int) -> list[bytes]:
 def _for_call(
     number: int, checks: Sequence[bytes], otherwise: int | None, argument: int = 0
 ) -> Iterator[bytes]:
-    """Yield the checks of one argument of a call; `otherwise` None goes on with the filter."""
+    """Yield the checks of a call's argument; if `otherwise` is None, the filter continues."""
     last = _step(_LOAD, _NUMBER_AT) if otherwise is None else _step(_RETURN, otherwise)
     yield _step(_JUMP_EQUAL, number, 0, len(checks) + 2)
     yield _argument(argument)
@@ -367,7 +368,7 @@ def _for_call(
 
 
 def _argument(position: int) -> bytes:
-    """Load the lower half of an argument, which both processors store first."""
+    """Load the lower half of an argument; both processors are little-endian."""
     return _step(_LOAD, _ARGUMENTS_AT + 8 * position)
 
 
@@ -392,7 +393,7 @@ def _syscall(number: int, *arguments: int | bytes | None) -> int:
 
 
 def _wide(arguments: Sequence[int | bytes | None]) -> list[object]:
-    """Return arguments for the C library: whole numbers fill a register."""
+    """Convert arguments for the C library: integers fill a register."""
     return [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
 
 

@@ -1,6 +1,6 @@
-"""The descendants of a process, and the end of all of them (other systems than Linux show none).
+"""List and kill the descendants of a process (systems other than Linux report none).
 
-Standard library only: helper processes use it, without Parley's packages.
+Standard library only: helper processes use it without Parley's packages.
 """
 
 import ctypes
@@ -22,19 +22,19 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def adopt_orphans() -> None:
-    """Have every orphaned descendant become a child of this process (Linux)."""
+    """Make every orphaned descendant a child of this process (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the thread that forked it ends (Linux)."""
+    """Kill this process when the thread that forked it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def limit_self(time_limit_s: float, memory_bytes: int) -> None:
-    """Have the kernel end this process at its limits: Parley may have been killed."""
+    """Have the kernel enforce this process's limits, even if Parley was killed."""
     seconds = int(time_limit_s) + 2
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
@@ -43,7 +43,7 @@ def limit_self(time_limit_s: float, memory_bytes: int) -> None:
 
 
 def serve(answer: Callable[[dict[str, Any]], str], memory_bytes: int) -> None:
-    """Serve one request of `helpers.ask_json`: by stdin and stdout, within its limits."""
+    """Serve one request of `helpers.ask_json` on stdin and stdout, within its limits."""
     request = json.load(sys.stdin)
     limit_self(request["time_limit_s"], memory_bytes)
     try:
@@ -56,7 +56,7 @@ def serve(answer: Callable[[dict[str, Any]], str], memory_bytes: int) -> None:
 
 
 def read_order(handle: int) -> dict[str, Any]:
-    """Return the order in one line of JSON; ends this process if none comes."""
+    """Read the order, one line of JSON; exit if none arrives."""
     line = b""
     # Unbuffered: the end of `handle` must stay unread.
     while not line.endswith(b"\n"):
@@ -69,9 +69,9 @@ def read_order(handle: int) -> dict[str, Any]:
 
 
 def dead_child() -> Any:
-    """Return the end of a child without reaping it; None if all live."""
+    """Return the status of a dead child without reaping it, or None if all are alive."""
     try:
-        # WNOWAIT keeps its id, and its group's, from reuse.
+        # WNOWAIT prevents the reuse of its id and its group's.
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
@@ -82,8 +82,8 @@ class Process:
     """One process in the kernel's list.
 
     Attributes:
-        threads: At least 1, also of a dead one that is not reaped.
-        memory_bytes: In memory; a shared page counts for each process.
+        threads: At least 1, even for a dead process that is not reaped.
+        memory_bytes: Resident memory; a shared page counts for each process.
     """
 
     pid: int
@@ -94,7 +94,7 @@ class Process:
 
 
 def descendants(root: int) -> list[Process]:
-    """Return the living processes that descend from one, parents before children."""
+    """Return the living descendants of a process, parents before children."""
     children: dict[int, list[Process]] = {}
     for process in _all():
         children.setdefault(process.parent, []).append(process)
@@ -118,13 +118,13 @@ def _all() -> Iterator[Process]:
 
 
 def _stat(pid: str) -> bytes:
-    """Return a process's line; empty if it is gone."""
+    """Return a process's line in /proc, or b"" if it no longer exists."""
     try:
         handle = os.open(f"{_PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        # In one read: a second one would be of another moment.
+        # In a single read: a second one could show a later state.
         return os.read(handle, 4096)
     except ProcessLookupError:
         return b""
@@ -133,7 +133,7 @@ def _stat(pid: str) -> bytes:
 
 
 def _parsed(pid: int, line: bytes) -> Process:
-    """Read the fields after the name, from the third on; the name may have blanks and brackets.
+    """Parse the fields from the third on; the name may contain blanks and parentheses.
 
     Source: proc_pid_stat(5).
     """
@@ -148,14 +148,14 @@ def _parsed(pid: int, line: bytes) -> Process:
 
 
 def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Signal a process group in one step, so that none of it can fork meanwhile."""
+    """Signal a whole process group at once, so that none of it can fork meanwhile."""
     with suppress(ProcessLookupError, PermissionError):
-        # It may have ended, or its rest may run as another user.
+        # It may have ended, or its remaining processes run as another user.
         os.killpg(group, number)
 
 
 def kill_descendants(root: int) -> int:
-    """Kill every living descendant once; returns their number. Repeat it until there is none."""
+    """Kill every living descendant once; return how many. Repeat until it returns 0."""
     found = descendants(root)
     for process in found:
         with suppress(ProcessLookupError, PermissionError):

@@ -1,9 +1,9 @@
 """File descriptors: their limit, and a reserve for database and log.
 
-A process without free descriptors can open nothing: no new log file, no second connection to its
-database. So the limit is raised at the start, new HTTP connections are refused before it is reached
-(gateway/http/server.py), and `RESERVE` lends descriptors to the database and the log while they
-open a file.
+A process without free descriptors cannot open anything: neither a new log file nor another database
+connection. So the limit is raised at start-up, HTTP connections are refused before it is reached
+(gateway/http/server.py), and `RESERVE` lends descriptors to database and log while they open a
+file.
 """
 
 import os
@@ -17,15 +17,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_DESCRIPTORS = 65_536
-"""A higher limit guards nothing, and slows programs that close every possible one."""
+"""A higher limit protects nothing, and slows programs that close every possible descriptor."""
 RESERVED = 16
-"""Descriptors of /dev/null until they are lent (decision 032)."""
+"""Number of /dev/null descriptors held until they are lent (decision 032)."""
 LENT_AT_ONCE = 4
-"""An SQLite connection has three: the file, its log, and the log's index."""
+"""An SQLite connection uses three: the database, its log, and the log's index."""
 OWN, PER_TURN = 40, 3
-"""Open descriptors without a turn, with the reserve; and of one turn."""
+"""Descriptors used without any turn, including the reserve; and per turn."""
 _SHARE = 8
-"""One of so many stays free of HTTP connections."""
+"""One in this many descriptors stays free of HTTP connections."""
 
 
 def raise_limit() -> int:
@@ -43,28 +43,28 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """Return the number of descriptors that this process may have."""
+    """Return the number of descriptors that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def ceiling() -> int:
-    """Return the descriptor from which on HTTP connections are refused.
+    """Return the descriptor number from which HTTP connections are refused.
 
-    The system hands out the lowest free number, so it shows how many are in use. An eighth, at
-    least the size of the reserve, stays for platforms, models and programs.
+    The system assigns the lowest free number, which shows how many are in use. One eighth, at least
+    the size of the reserve, stays free for platforms, models and programs.
     """
     most = limit()
     return most - max(RESERVED, most // _SHARE)
 
 
 def most_turns(wanted: int) -> int:
-    """Return how many turns may run at once: each calls a model, and may run a program."""
+    """Cap the number of concurrent turns: each calls a model and may run a program."""
     return min(wanted, max(1, (limit() - OWN) // PER_TURN))
 
 
 def is_scarce() -> bool:
-    """Whether new HTTP connections are refused now, or the reserve is not whole."""
+    """Return whether HTTP connections are now refused or the reserve is incomplete."""
     try:
         probe = os.open(os.devnull, os.O_RDONLY)
     except OSError:
@@ -74,7 +74,7 @@ def is_scarce() -> bool:
 
 
 class Reserve:
-    """Unused descriptors for a moment in which the database or the log has no other."""
+    """Spare descriptors, lent to the database or the log when no others are free."""
 
     def __init__(self) -> None:
         self._kept: list[int] = []
@@ -82,7 +82,7 @@ class Reserve:
         self._lock = threading.RLock()
 
     def filled(self) -> bool:
-        """Refill the reserve as far as possible; whether it is full."""
+        """Refill the reserve as far as possible; return whether it is full."""
         if len(self._kept) >= self._wanted:
             return True
         with self._lock:
@@ -90,7 +90,7 @@ class Reserve:
             return len(self._kept) >= self._wanted
 
     def keep(self, count: int) -> None:
-        """Keep so many from now on; missing ones follow later."""
+        """Set the size of the reserve; missing descriptors are added later."""
         with self._lock:
             self._wanted = count
             self._give_back(len(self._kept) - count)
@@ -98,7 +98,7 @@ class Reserve:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Free some descriptors for this context, and take as many again after it.
+        """Free some descriptors for this context, and reclaim as many afterwards.
 
         One thread at a time: another one must not use its loan.
         """
@@ -110,7 +110,7 @@ class Reserve:
                 self._fill()
 
     def lending(self, opened: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that opens a file with lent descriptors."""
+        """Wrap a function so that it opens its file with lent descriptors."""
 
         def lent(*args: P.args, **kwargs: P.kwargs) -> T:
             with self.lent():
@@ -127,9 +127,9 @@ class Reserve:
             while len(self._kept) < self._wanted:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY))
         except OSError:
-            # Tried again at each loan.
+            # Retried at each loan.
             return
 
 
 RESERVE = Reserve()
-"""Of this process. Empty until `keep`."""
+"""The reserve of this process; empty until `keep` is called."""

@@ -1,7 +1,8 @@
-"""Starts Parley's own helper processes: small Python programs.
+"""Start Parley's own helper processes: small Python programs.
 
-They get none of Parley's environment, which may have secrets, and import only the standard library
-and `agent`; a request comes by stdin. One of them is the keeper, which holds another program.
+They do not inherit Parley's environment, which may contain secrets, and import only the standard
+library and `agent`; a request arrives on stdin. One of them is the keeper, which supervises another
+program.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ from agent.processes.walls import BOOT
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LANGUAGE = "C.UTF-8"
 KEEPER_GONE_WITHIN_S = 10.0
-"""How long a keeper may take, besides the time for its program to end."""
+"""Seconds that a keeper may take in addition to its program's time to exit."""
 
 _ROOT = Path(__file__).parents[2]
 
 
 def program(module: str) -> tuple[str, ...]:
-    """Return the command that runs a module's `main`; more arguments may follow it."""
+    """Return the command that runs a module's `main`; arguments may be appended."""
     # -I: no imports from the environment or the working directory.
-    # -S: no site-packages, which take most of the time of a start.
+    # -S: no site-packages, which account for most of the start-up time.
     return (sys.executable, "-I", "-S", "-c", BOOT, str(_ROOT), module)
 
 
@@ -44,12 +45,12 @@ async def ask_json(
     slow: str,
     failed: str,
 ) -> str:
-    """Return a helper's answer to one request (`descent.serve`); it has ended then in any case.
+    """Return a helper's answer to one request (`descent.serve`); the helper has always ended then.
 
-    Its stdin ends if Parley is killed.
+    Its stdin is closed if Parley is killed.
 
     Raises:
-        ToolError: With the text `slow`, `failed`, or the helper's own error.
+        ToolError: With the text `slow` or `failed`, or the helper's own error.
     """
     order = json.dumps({**request, "time_limit_s": timeout_s}).encode()
     try:
@@ -69,7 +70,7 @@ async def ask_json(
     stdout = cast("asyncio.StreamReader", process.stdout)
     try:
         async with asyncio.timeout(timeout_s):
-            # A helper that is gone already has no answer.
+            # A helper that has already exited gives no answer.
             with suppress(ConnectionError):
                 stdin.write(order)
                 await stdin.drain()
@@ -79,7 +80,7 @@ async def ask_json(
     except TimeoutError as exc:
         raise ToolError(slow) from exc
     finally:
-        # It may be in an endless step.
+        # It may be in an endless loop.
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
@@ -92,7 +93,7 @@ async def ask_json(
 
 
 async def read_all(stream: asyncio.StreamReader, max_bytes: int, failed: str) -> bytes:
-    """Return all bytes of a stream; a ToolError with `failed` if it has more than `max_bytes`."""
+    """Read a stream to its end; raise a ToolError `failed` if it exceeds `max_bytes`."""
     parts: list[bytes] = []
     size = 0
     while part := await stream.read(65_536):
@@ -104,12 +105,12 @@ async def read_all(stream: asyncio.StreamReader, max_bytes: int, failed: str) ->
 
 
 class KeptProgram:
-    """A program behind a keeper, which ends it with all its descendants, also if Parley is killed.
+    """A program behind a keeper, which ends it and its descendants even if Parley is killed.
 
-    Call `end` in any case, even if `start` failed.
+    Always call `end`, even if `start` failed.
 
     Attributes:
-        stdin, stdout, stderr: The program's pipes; for a command those of the keeper.
+        stdin, stdout, stderr: The program's pipes; for a command the keeper's.
     """
 
     def __init__(
@@ -126,10 +127,10 @@ class KeptProgram:
 
     @classmethod
     async def behind_keeper(cls, max_line_bytes: int) -> "KeptProgram":
-        """Start a keeper; lines of its program may have `max_line_bytes`. May raise an OSError."""
+        """Start a keeper; its program's lines may have `max_line_bytes`. May raise an OSError."""
         lifeline, far_end = socket.socketpair()
         try:
-            # Only the keeper has this end: a copy here would hide that the keeper is gone.
+            # Only the keeper may hold this end: a copy here would hide the keeper's death.
             with far_end:
                 process = await asyncio.create_subprocess_exec(
                     *program("agent.processes.keeper"),
@@ -151,7 +152,7 @@ class KeptProgram:
         """Have the keeper start the program.
 
         Raises:
-            ConnectionError: The keeper ended; the program may have run.
+            ConnectionError: The keeper died; the program may have run.
             OSError: The program was not started.
         """
         self._ends_within_s = order.ends_within_s
@@ -181,10 +182,10 @@ class KeptProgram:
             async with asyncio.timeout(2 * self._ends_within_s + KEEPER_GONE_WITHIN_S):
                 await self._keeper.wait()
         except TimeoutError:
-            # It hangs: end its program without it.
+            # The keeper hangs: end its program without it.
             descent.kill_descendants(self._keeper.pid)
             with suppress(ProcessLookupError):
                 self._keeper.kill()
-        # Only if it was killed: an id that it has freed may be another program's by now.
+        # Only if it was killed: a released id may already belong to another program.
         if self._group is not None and self._keeper.returncode != 0:
             descent.kill_group(self._group)

@@ -1,15 +1,16 @@
-"""The process that holds one program, and ends it with all its descendants.
+"""The process that supervises one program and ends it with all its descendants.
 
 It runs between Parley, which may be killed at any moment, and the program, which may do anything.
-Its lifeline is a socket that ends with Parley, or when Parley no longer needs the program. Then the
-program's process group and every descendant are killed, also in other sessions (Linux).
+Its lifeline is a socket that closes when Parley dies or no longer needs the program. Then the
+keeper kills the program's process group and every descendant, even in other sessions (Linux).
 
-An MCP server uses the keeper's pipes, and its stdin has ended by then: it gets some time, then
-SIGTERM, before it is killed. A command of the tool `terminal` has limits, and ends with all its
-descendants at the first broken one; the beginning and the end of its output are kept.
+An MCP server uses the keeper's pipes, and its stdin is closed by then: it gets some time, then
+SIGTERM, before it is killed. A command of the tool `terminal` has limits; when one is exceeded, it
+is killed with all its descendants. The beginning and the end of its output are kept.
 
-The lifeline carries one line of JSON in (`ProgramOrder`), and a line with a `StartAnswer` out; for
-a command then a `Report`, with the kept output on stdout. It imports the standard library only.
+The lifeline carries one line of JSON in (`ProgramOrder`) and a `StartAnswer` line out; for a
+command
+a `Report` follows, with the kept output on stdout. The module uses only the standard library.
 """
 
 import json
@@ -36,17 +37,17 @@ Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk"]
 
 CHUNK_BYTES = 65_536
 LOOK_EVERY_S = 0.05
-"""Shortest pause between counts of the descendants, which take a twentieth of the time at most."""
+"""Shortest pause between counts of the descendants; counting takes at most 1/20 of the time."""
 MEASURE_EVERY_S = 1.0
-"""The same for the size of the directory, unless the disk fills up."""
+"""The same for the directory's size, unless the disk fills up."""
 SPARE_DISK_BYTES = 500_000_000
-"""How much more space than the directory may have the disk may lose: others write too."""
+"""Free disk space may shrink by this much more than the directory grows: others write as well."""
 STARTS_WITHIN_S = 30.0
-"""How long building walls may take."""
+"""Timeout of setting up confinement, in seconds."""
 GONE_WITHIN_S = 5.0
-"""How long killed descendants may take to be gone."""
+"""Seconds for killed descendants to disappear."""
 MAX_FILES = 256
-"""Files that each process of a command may have open."""
+"""Most files that each process of a command may open."""
 NICENESS = 10
 
 
@@ -55,8 +56,8 @@ class CommandLimits:
     """Limits of a command.
 
     Attributes:
-        tail_bytes: The part of `output_bytes` for the end of the output.
-        disk_bytes: Of the whole directory, and of one file; 0 if the directory is full already.
+        tail_bytes: Part of `output_bytes` reserved for the end of the output.
+        disk_bytes: Of the whole directory and of a single file; 0 if the directory is already full.
     """
 
     timeout_s: float
@@ -69,12 +70,12 @@ class CommandLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOrder:
-    """An order of Parley.
+    """An order from Parley.
 
     Attributes:
-        environment: The whole one.
-        ends_within_s: How long it may take to end, and again after SIGTERM.
-        limits: Of a command; None: it runs for as long as Parley needs it.
+        environment: The complete environment.
+        ends_within_s: Time for the program to exit, and again after SIGTERM.
+        limits: Limits of a command; None for a program that runs as long as Parley needs it.
     """
 
     command: list[str]
@@ -86,12 +87,12 @@ class ProgramOrder:
 
 @dataclass(frozen=True, slots=True)
 class StartAnswer:
-    """The result of a start.
+    """The result of starting a program.
 
     Attributes:
         group: The process group; None if the program could not be started.
-        error: The number of the system's error, about `file`.
-        problem: Why it could not be confined.
+        error: The system's errno, about `file`.
+        problem: Reason why the program could not be confined.
     """
 
     group: int | None = None
@@ -102,11 +103,11 @@ class StartAnswer:
 
 @dataclass(slots=True)
 class Report:
-    """The end of a command; `code` is the exit code or the signal's number.
+    """The end of a command; `code` is the exit code or the signal number.
 
     Attributes:
         ended: None while it runs.
-        head_bytes: Kept bytes of the beginning; the other kept bytes are the end.
+        head_bytes: Bytes kept from the beginning; the remaining kept bytes are the end.
     """
 
     ended: Ended | None = None
@@ -118,7 +119,7 @@ class Report:
 
 @dataclass(slots=True)
 class BoundedOutput:
-    """The beginning and the end of an output, in bounded memory."""
+    """Keeps the beginning and the end of an output in bounded memory."""
 
     head_room: int
     tail_room: int
@@ -127,7 +128,7 @@ class BoundedOutput:
     tail: bytearray = field(default_factory=bytearray)
 
     def add(self, part: bytes) -> None:
-        """Take the next part."""
+        """Add the next part."""
         self.size += len(part)
         room = self.head_room - len(self.head)
         self.head += part[:room]
@@ -136,12 +137,12 @@ class BoundedOutput:
             del self.tail[: len(self.tail) - self.tail_room]
 
     def kept(self) -> tuple[bytes, bytes]:
-        """Return beginning and end."""
+        """Return the beginning and the end."""
         return bytes(self.head), bytes(self.tail[-self.tail_room :] if self.tail_room else b"")
 
 
 def main() -> None:
-    """Keep one program; the lifeline is the file whose number is the last argument."""
+    """Supervise one program; the last argument is the lifeline's descriptor number."""
     lifeline = int(sys.argv[-1])
     order = ordered(descent.read_order(lifeline))
     descent.adopt_orphans()
@@ -151,13 +152,13 @@ def main() -> None:
 
 
 def ordered(fields: dict[str, Any]) -> ProgramOrder:
-    """Return an order from its JSON."""
+    """Build an order from its JSON fields."""
     limits = fields["limits"] and CommandLimits(**fields["limits"])
     return ProgramOrder(**{**fields, "walls": Walls(**fields["walls"]), "limits": limits})
 
 
 def keep(order: ProgramOrder, lifeline: int) -> None:
-    """Run a program from its start to the end of all its processes."""
+    """Run a program from its start until all its processes have ended."""
     wake = _on_child_end()
     command = HeldCommand(order.walls, order.limits) if order.limits else None
     told, telling = os.pipe()
@@ -166,16 +167,16 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
     except OSError as exc:
         _say(lifeline, StartAnswer(error=exc.errno or 0, file=exc.filename))
         return
-    # A character that no command can have is a ValueError.
+    # A character that a command cannot contain raises a ValueError.
     except (ConfinementError, ValueError) as exc:
         _say(lifeline, StartAnswer(problem=str(exc)))
         return
     try:
-        # Signals that are sent to all processes at once are for the program to end by.
+        # Signals sent to all processes at once are meant to end the program, not the keeper.
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
         if command is None:
-            # The pipes must end when the program ends them.
+            # The pipes must close when the program closes them.
             nothing = os.open(os.devnull, os.O_RDWR)
             for standard in (0, 1, 2):
                 os.dup2(nothing, standard)
@@ -185,7 +186,7 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
         _end(process, order)
     if command is not None:
         report, head, tail = command.told()
-        # A program that is missing behind its walls, or with too many arguments.
+        # The confined program is missing or has too many arguments.
         report.problem = report.problem or _problem_in(_written(told))
         _say(lifeline, report)
         _write(1, head)
@@ -195,7 +196,7 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
 def _started(
     order: ProgramOrder, lifeline: int, command: "HeldCommand | None", pipe: tuple[int, int]
 ) -> subprocess.Popen[bytes]:
-    """Start the program in a session of its own; a ConfinementError if it cannot be confined."""
+    """Start the program in its own session; raise a ConfinementError if confinement fails."""
     told, telling = pipe
     words, handles = launch(order.walls, order.command, order.environment, telling)
     streams: dict[str, Any] = {}
@@ -207,9 +208,9 @@ def _started(
             words,
             cwd=order.walls.directory or None,
             env=order.environment,
-            # A group of its own: it can be killed without the keeper.
+            # In a group of its own, it can be killed without the keeper.
             start_new_session=True,
-            # Nothing else runs in this process, so nothing can hold a lock.
+            # Nothing else runs in this process, so no lock can be held.
             preexec_fn=partial(_prepare, order, telling),  # noqa: PLW1509
             pass_fds=handles,
             **streams,
@@ -219,7 +220,7 @@ def _started(
         raise ConfinementError(os.read(told, CHUNK_BYTES).decode()) from exc
     for handle in {telling, *handles, *([command.writing] if command else [])}:
         os.close(handle)
-    # The builder of its walls reports that they are built, or why not.
+    # bubblewrap reports that confinement is complete, or why it failed.
     if handles and (answer := _first_words(told, lifeline)) != STARTED:
         process.kill()
         said = command.drained() if command is not None else ""
@@ -228,12 +229,12 @@ def _started(
 
 
 def _problem_in(words: bytes) -> str:
-    """Return the error of a builder of walls, or ""."""
+    """Return the error reported by the confinement backend, or ""."""
     return words.decode(errors="replace").removeprefix(STARTED.decode()).partition(":")[2]
 
 
 def _written(told: int) -> bytes:
-    """Return the rest of a pipe whose writers are dead."""
+    """Return the remaining bytes of a pipe whose writers are dead."""
     os.set_blocking(told, False)
     with suppress(BlockingIOError):
         return os.read(told, CHUNK_BYTES)
@@ -241,7 +242,7 @@ def _written(told: int) -> bytes:
 
 
 def _first_words(told: int, lifeline: int) -> bytes:
-    """Return the first output; b"" on timeout, or if Parley is gone."""
+    """Return the first output; b"" on timeout or if Parley is gone."""
     poll = select.poll()
     for each in (told, lifeline):
         poll.register(each, select.POLLIN)
@@ -254,7 +255,7 @@ def _prepare(order: ProgramOrder, telling: int) -> None:
     descent.die_with_parent()
     try:
         if order.limits is not None:
-            # Before the walls, which close /proc with its oom_score_adj.
+            # Before confinement, which blocks /proc and so oom_score_adj.
             _limit(order.limits)
             confinement.hold_in_group()
         raise_walls(order.walls)
@@ -264,8 +265,8 @@ def _prepare(order: ProgramOrder, telling: int) -> None:
 
 
 def _limit(limits: CommandLimits) -> None:
-    """Set the kernel's limits, each for one process; that of processes is for the user."""
-    # All visible ones: at least the user's own.
+    """Set the kernel's limits per process; the limit of processes applies to the user."""
+    # Count all visible processes: at least the user's own.
     running = sum(each.threads for each in descent.descendants(0))
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
@@ -273,14 +274,14 @@ def _limit(limits: CommandLimits) -> None:
         (resource.RLIMIT_FSIZE, limits.disk_bytes),
         (resource.RLIMIT_NOFILE, MAX_FILES),
         (resource.RLIMIT_NPROC, running + limits.max_processes + SPARE_PROCESSES),
-        # Not RLIMIT_AS: runtimes reserve far more addresses than they use memory.
+        # Not RLIMIT_AS: runtimes reserve far more address space than they use memory.
         (resource.RLIMIT_DATA, limits.memory_bytes),
     ):
         _, hard = resource.getrlimit(kind)
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (limit, limit))
     os.nice(NICENESS)
-    # If memory runs out, the kernel ends the command before Parley.
+    # If memory runs out, the kernel kills the command before Parley.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
         file.write("1000")
 
@@ -289,8 +290,8 @@ def _on_child_end() -> int:
     """Return a file that becomes readable when a child ends."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    # poll() goes on after a signal (PEP 475): the byte in the wakeup file, which Python writes for
-    # signals with a handler, ends the wait.
+    # poll() resumes after a signal (PEP 475): Python writes a byte to the wakeup file for signals
+    # that have a handler, and this byte ends the wait.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     return reading
@@ -307,7 +308,7 @@ def _write(handle: int, part: bytes) -> None:
 
 
 def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None") -> None:
-    """Return when Parley no longer needs the program, or a command has ended or broke a limit."""
+    """Wait until Parley no longer needs the program, or a command ends or exceeds a limit."""
     poll = select.poll()
     for each in (lifeline, wake, *([command.reading] if command else [])):
         poll.register(each, select.POLLIN)
@@ -317,7 +318,7 @@ def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None"
         if lifeline in ready and not _is_needed(lifeline):
             return
         if command is not None and command.reading in ready and not command.take():
-            # An ended pipe is always ready: this loop would not wait any more.
+            # A closed pipe is always ready: the loop would no longer wait.
             poll.unregister(command.reading)
         if wake in ready:
             os.read(wake, CHUNK_BYTES)
@@ -327,14 +328,14 @@ def _watch(program: int, lifeline: int, wake: int, command: "HeldCommand | None"
 
 
 def _is_needed(lifeline: int) -> bool:
-    """Whether the lifeline is still open; its end with words unread is a reset."""
+    """Return whether the lifeline is open; a reset means that it closed with unread data."""
     with suppress(ConnectionError):
         return bool(os.read(lifeline, CHUNK_BYTES))
     return False
 
 
 def _reap(program: int, command: "HeldCommand | None") -> None:
-    """Reap dead orphans, but not the program, whose group keeps its id."""
+    """Reap dead orphans, but not the program, so that its group keeps its id."""
     # Other systems have no orphans here, and some lack waitid.
     if command is None and sys.platform != "linux":
         return
@@ -342,21 +343,21 @@ def _reap(program: int, command: "HeldCommand | None") -> None:
         if end.si_pid == program:
             if command is not None:
                 command.note_end(end)
-            # `dead_child` finds no other one from now on: the kernel reaps them.
+            # `dead_child` finds no further one: the kernel reaps them from now on.
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             return
         os.waitpid(end.si_pid, 0)
 
 
 def _end(process: subprocess.Popen[bytes], order: ProgramOrder) -> None:
-    """Let the program end, and kill its group and all descendants until there is none."""
+    """Let the program exit, then kill its group and all descendants until none is left."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if order.ends_within_s and not _ends(process, order.ends_within_s):
         descent.kill_group(process.pid, signal.SIGTERM)
         _ends(process, order.ends_within_s)
     deadline = time.monotonic() + GONE_WITHIN_S
     descent.kill_group(process.pid)
-    # Processes outside of the group may fork after they were listed.
+    # Processes outside the group may fork after they were listed.
     while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
         time.sleep(0.001)
     # Reap the dead.
@@ -381,7 +382,7 @@ class HeldCommand:
     def __init__(self, walls: Walls, limits: CommandLimits) -> None:
         self.report = Report()
         self.reading, self.writing = os.pipe()
-        # Descendants that are left may keep an empty pipe open.
+        # Remaining descendants may keep an empty pipe open.
         os.set_blocking(self.reading, False)
         self._directory = walls.directory
         self._limits = limits
@@ -398,7 +399,7 @@ class HeldCommand:
         return max(0.0, min(self._next_look, deadline) - time.monotonic())
 
     def take(self) -> bool:
-        """Read the output so far; whether more may come."""
+        """Read the output so far; return whether more may follow."""
         try:
             part = os.read(self.reading, CHUNK_BYTES)
         except BlockingIOError:
@@ -407,13 +408,13 @@ class HeldCommand:
         return bool(part)
 
     def note_end(self, end: Any) -> None:
-        """Note the end of the command itself, unless a limit ended it."""
+        """Record that the command itself ended, unless a limit ended it."""
         if self.report.ended is None:
             self.report.ended = "exit" if end.si_code == os.CLD_EXITED else "signal"
             self.report.code = end.si_status
 
     def check_limits(self) -> None:
-        """Note a broken limit."""
+        """Check the limits and record an exceeded one."""
         now = time.monotonic()
         if now >= self._started + self._limits.timeout_s:
             self.report.ended = "timeout"
@@ -423,9 +424,9 @@ class HeldCommand:
                 self.report.ended = "disk"
 
     def takes_too_much(self, now: float) -> bool:
-        """Whether the directory is too large, or the disk has lost too much space.
+        """Return whether the directory is too large or the disk lost too much space.
 
-        Only the disk shows files that were deleted while open.
+        Only the disk's free space reveals files that were deleted while open.
         """
         disk_bytes = self._limits.disk_bytes
         lost = self._free - _free_bytes(self._directory)
@@ -462,7 +463,7 @@ class HeldCommand:
         return self._output.kept()[0].decode(errors="replace").strip()
 
     def told(self) -> tuple[Report, bytes, bytes]:
-        """Return the report, and the beginning and the end of the output."""
+        """Return the report, and the beginning and end of the output."""
         self.drained()
         head, tail = self._output.kept()
         self.report.output_bytes = self._output.size
@@ -471,7 +472,7 @@ class HeldCommand:
 
 
 def _free_bytes(directory: str) -> int:
-    """Return the free space of a directory's disk; the largest number if it is missing."""
+    """Return the free space on a directory's disk, or the largest number if it is missing."""
     try:
         disk = os.statvfs(directory)
     except OSError:

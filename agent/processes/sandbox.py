@@ -1,7 +1,7 @@
-"""The choice of the backend that confines commands and programs on this machine.
+"""Choose the backend that confines commands and programs on this machine.
 
-It is made once, when the gateway starts: the wanted one, or the first that works. Each is tried: a
-kernel may have namespaces and refuse them to this user.
+The choice is made once at start-up: the configured backend, or the first that works. Each is tried,
+because a kernel may support namespaces but refuse them to this user.
 """
 
 import os
@@ -17,17 +17,17 @@ from agent.processes.walls import STARTED, Backend, Sandbox, Walls, launch
 from agent.settings import SandboxSettings, ToolSettings
 
 OF_FILES = frozenset({"terminal", "read_file", "write_file", "list_files", "search_files"})
-"""Tools that are off if no wall works."""
+"""Tools that are disabled if no backend works."""
 TRIED_WITHIN_S = 20.0
-"""Longest trial of a backend, which takes a tenth of a second."""
+"""Timeout of a backend's trial in seconds; it usually takes a tenth of a second."""
 ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
-"""Order of the trials."""
+"""Order in which backends are tried."""
 _SAID_CHARS = 200
 _ENVIRONMENT = {"PATH": PATH, "LANG": LANGUAGE}
 
 
 def choose(settings: SandboxSettings) -> Sandbox | str:
-    """Return the wanted backend, or the first that works; else the reasons of all."""
+    """Return the configured backend or the first that works, else the reasons why none does."""
     wanted = settings.backend
     if wanted == "none":
         return Sandbox("none", "", MappingProxyType({}))
@@ -49,9 +49,9 @@ def choose(settings: SandboxSettings) -> Sandbox | str:
 
 
 def why_off(tools: ToolSettings) -> str:
-    """Return why `terminal` and the file tools are off, or "".
+    """Return the reason why `terminal` and the file tools are disabled, or "".
 
-    They stay on if the operator allows them without walls.
+    They stay enabled if the operator allows them without confinement.
     """
     is_wanted = tools.terminal.confine and not OF_FILES.isdisjoint(tools.enabled)
     if not is_wanted or isinstance(reason := choose(tools.sandbox), Sandbox):
@@ -63,13 +63,13 @@ def why_off(tools: ToolSettings) -> str:
 
 
 def why_not(backend: Backend) -> str | None:
-    """Return why a backend cannot be used here, or None."""
+    """Return the reason why a backend cannot be used here, or None."""
     return confinement.why_not() if backend == "landlock" else why_not_bwrap()
 
 
 @cache
 def why_not_bwrap() -> str | None:
-    """Return why bubblewrap cannot be used here, or None; it is tried once."""
+    """Return the reason why bubblewrap cannot be used here, or None; cached after one trial."""
     tool = _tool()
     if not tool:
         return "there is no program bwrap (Debian's package is called bubblewrap)"

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def in_daemon(function: Callable[[], T]) -> Future[T]:
-    """Start the function in a thread of its own, with the context of the caller (log fields).
+    """Run the function in a new thread, with the caller's context variables (log fields).
 
-    Unlike a thread of a pool, a daemon that hangs blocks neither other calls nor the end of the
+    Unlike a pool thread, a daemon thread that hangs blocks neither other calls nor the exit of the
     process.
     """
     future: Future[T] = Future()
@@ -30,10 +30,10 @@ def in_daemon(function: Callable[[], T]) -> Future[T]:
 
 
 def _carried(failure: BaseException) -> Exception:
-    """Return the exception for a failure, which must not cancel the waiting task.
+    """Convert a failure to an exception that does not cancel the waiting task.
 
-    asyncio takes a CancelledError of the future for a cancellation of the waiting task, and does
-    not carry a StopIteration.
+    asyncio treats a CancelledError of the future as a cancellation of the waiting task, and cannot
+    propagate a StopIteration.
     """
     if isinstance(failure, Exception) and not isinstance(failure, CancelledError | StopIteration):
         return failure

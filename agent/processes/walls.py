@@ -1,12 +1,11 @@
-"""The walls around one program, and the steps by which a process becomes that program.
+"""The confinement ("walls") of one program, and the steps by which a process becomes that program.
 
 The walls are plain data for the process that starts the program. `sandbox.py` has chosen the
 backend that builds them: the kernel alone (`confinement.py`), or bubblewrap around it.
 
-As a program of its own this file is the last step inside of bubblewrap: it builds the kernel's
-walls there, reports that all of them are built, and becomes the program. Its arguments are the
-numbers of two open files: one with the order as JSON, one for `STARTED` or the error. It imports
-the standard library only.
+Run as a program, this file is the last step inside bubblewrap: it applies the kernel's confinement,
+reports success and becomes the program. Its arguments are the numbers of two open files: one with
+the order as JSON, one for `STARTED` or the error. It uses only the standard library.
 """
 
 import json
@@ -24,15 +23,15 @@ from agent.processes.installations import of_this_python
 Backend = Literal["bwrap", "landlock", "none"]
 
 STARTED = b"started\n"
-"""Reported just before the program takes over the process: all walls are built."""
+"""Reported just before the program takes over the process: confinement is complete."""
 SPARE_PROCESSES = 512
-"""In the kernel's limit for all processes of the user, the second line behind the count: besides
-the allowed ones and those that exist at the start."""
+"""Added to the kernel's limit of the user's processes, besides the allowed and the existing ones;
+that limit backs up the keeper's count."""
 _PACKAGE = Path(__file__).parents[1]
 _ROOT_INSIDE = "/run/parley"
 _STREAMS = (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
-# Last on the path, so that nothing there replaces the standard library.
+# Last on the path, so that nothing there shadows the standard library.
 BOOT = """
 import sys
 from importlib import import_module
@@ -43,14 +42,14 @@ import_module(sys.argv[2]).main()
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """The reach of a program.
+    """The access rights of a program.
 
     Attributes:
-        backend: `none`: it may do all that Parley may.
-        directory: Its working directory; empty: that of its start.
-        readable: More directories and files that it can read, and run programs from.
+        backend: `none`: unconfined, with all of Parley's rights.
+        directory: Its working directory; empty for the starting process's.
+        readable: More directories and files that it can read and execute.
         writable: Directories and files that it can read and write.
-        growing: Whether it can make anything new, or only delete.
+        growing: Whether it can create files, or only delete.
         network: Whether it has the machine's whole network, or none.
     """
 
@@ -68,7 +67,7 @@ class Sandbox:
     """The backend in use; `none` confines nothing.
 
     Attributes:
-        others: Why each other backend is not used, by name.
+        others: Reason why each other backend is not used, by name.
     """
 
     backend: Backend
@@ -81,13 +80,13 @@ def launch(
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the command that becomes a program, and the files that must stay open for it.
 
-    With `bwrap` that command reports to `told`; without, there are no such files, and `raise_walls`
-    must be called between the fork and the command.
+    With `bwrap` the command reports to `told`; otherwise there are no such files, and `raise_walls`
+    must be called between fork and exec.
     """
     if walls.backend != "bwrap":
         return [*program], ()
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
-    # In memory: arguments have a longest length, and all users see them.
+    # In memory: arguments have a maximum length and are visible to all users.
     letter = os.memfd_create("parley")
     os.write(letter, json.dumps(order).encode())
     inside = [
@@ -101,14 +100,14 @@ def raise_walls(walls: Walls) -> None:
     """Confine this process before it executes the command of `launch`.
 
     Raises:
-        ConfinementError: It cannot be confined; nothing must be run then.
+        ConfinementError: Confinement failed; nothing must be run.
     """
     if walls.backend == "landlock":
         confine(walls)
 
 
 def confine(walls: Walls) -> None:
-    """Have the kernel confine this process; raises a ConfinementError if it cannot."""
+    """Have the kernel confine this process; raise a ConfinementError if it cannot."""
     confinement.confine(
         walls.writable,
         walls.readable,
@@ -119,10 +118,10 @@ def confine(walls: Walls) -> None:
 
 
 def bwrap(walls: Walls) -> list[str]:
-    """Return the command of bubblewrap up to the program, with namespaces of its own.
+    """Return the bubblewrap command up to the program, with separate namespaces.
 
     The rest of the machine does not exist there: no other file, process or socket, and no network
-    unless it is allowed.
+    unless allowed.
     """
     return [
         *(walls.tool, "--unshare-user", "--unshare-pid", "--unshare-ipc"),
@@ -141,9 +140,9 @@ def bwrap(walls: Walls) -> list[str]:
 
 def _readable(walls: Walls) -> Iterator[str]:
     system = [path for path in confinement.SYSTEM if not path.startswith("/proc/")]
-    # The step that builds the last walls needs Python.
+    # The step that completes the confinement needs Python.
     named = dict.fromkeys([*system, *of_this_python(), *walls.readable])
-    # The content of a mounted folder is there already; a link is not a mount point.
+    # A mounted folder already has its content; a link is not a mount point.
     yield from (each for each in named if not {*map(str, Path(each).parents)} & named.keys())
 
 
@@ -160,7 +159,7 @@ def _links() -> Iterator[str]:
 def main() -> NoReturn:
     """Become the program."""
     letter, told = (int(argument) for argument in sys.argv[-2:])
-    # The program must not get it: its words would count as ours.
+    # The program must not inherit it: its output would pass for ours.
     os.set_inheritable(told, False)  # noqa: FBT003 - it has no name
     try:
         become(_read(letter), told)
@@ -179,9 +178,9 @@ def _read(letter: int) -> dict[str, Any]:
 
 
 def become(order: dict[str, Any], told: int) -> NoReturn:
-    """Build the walls of an order and become its program.
+    """Confine this process as ordered and become the program.
 
-    Raises a ConfinementError, or an OSError without such a program or directory.
+    Raises a ConfinementError, or an OSError if the program or directory is missing.
     """
     program: list[str] = order["program"]
     confine(Walls(**order["walls"]))

@@ -1,8 +1,8 @@
-"""A directory that a model writes to, and the only way to its files: one component at a time.
+"""A directory that a model writes to; files in it are opened one path component at a time.
 
-Every step is opened below the one before and never through a link, so no path leads out, even while
-a command of the same conversation swaps directories for links. It imports only the standard library
-and `agent.errors`: a helper process uses it, too.
+Every component is opened relative to its parent and never through a link, so no path leads out,
+even while a command of the same conversation replaces directories by links. It imports only the
+standard library and `agent.errors`, since a helper process uses it, too.
 """
 
 import errno
@@ -21,17 +21,17 @@ MAX_PATH_BYTES = 4_000
 MAX_NAME_BYTES = 255
 MAX_DEPTH = 64
 MAX_ENTRIES = 100_000
-"""Files and directories that are counted to measure a directory."""
+"""Most files and directories counted to measure a directory."""
 
 _PIECE_BYTES = 1_000_000
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _FLAGS
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-"""Errors of opening a directory that is gone, or has become something else."""
+"""Errors of opening a directory that has disappeared or become something else."""
 
 
 def components(path: str) -> tuple[str, ...]:
-    """Return the names in a relative path; a ToolError if it is absolute or leads upwards."""
+    """Split a relative path into names; raise a ToolError if it is absolute or leads upwards."""
     if path.startswith("/"):
         raise ToolError("paths begin in the workspace: leave the first / out")
     names = tuple(name for name in path.split("/") if name not in {"", "."})
@@ -52,17 +52,18 @@ def _size(text: str) -> int:
 
 
 class Workspace:
-    """The directory of one conversation, or that of the skills. Blocking: call it in a thread.
+    """The directory of one conversation, or of the skills. Blocking: call it in a thread.
 
     Attributes:
-        root: For its owner alone. Made with the first use, or, without `makes`, the first `write`.
+        root: Accessible to its owner only. Created on first use or, without `makes`, on the first
+            `write`.
     """
 
     def __init__(self, root: Path, *, makes: bool = True) -> None:
         self.root, self._makes = root, makes
 
     def prepare(self) -> None:
-        """Make the directory if it is missing; a ToolError if that fails."""
+        """Create the directory if it is missing; raise a ToolError on failure."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
@@ -70,7 +71,7 @@ class Workspace:
 
     @contextmanager
     def directory(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
-        """Open a directory, with `create` make missing ones; yields its descriptor.
+        """Open a directory and yield its descriptor; `create` makes missing directories.
 
         Raises a ToolError if it is missing, not a directory, or behind a link.
         """
@@ -89,10 +90,10 @@ class Workspace:
 
     @contextmanager
     def file(self, path: str) -> Iterator[int]:
-        """Open a regular file for reading, else raise a ToolError; yields its descriptor."""
+        """Open a regular file for reading and yield its descriptor, or raise a ToolError."""
         names = _of_file(path)
         with self.directory(names[:-1]) as folder, clear(path):
-            # Not blocking: a pipe without a writer would block the thread forever.
+            # Non-blocking: a pipe without a writer would block the thread forever.
             handle = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -104,15 +105,15 @@ class Workspace:
     def write(
         self, path: str, content: bytes, *, max_bytes: int | None = None, append: bool = False
     ) -> int:
-        """Write a file in one step: readers see the old or the new one; returns its size.
+        """Write a file atomically: readers see the old or the new one. Return its size.
 
         Args:
-            path: Missing directories are made.
-            content: The whole content, or the addition to the end.
-            max_bytes: Of the whole workspace; None for no limit.
+            path: Missing directories are created.
+            content: The whole content, or the text to append.
+            max_bytes: Limit of the whole workspace; None for no limit.
 
         Raises:
-            ToolError: The workspace would be too large, or the path cannot be written.
+            ToolError: The workspace would exceed its limit, or the path cannot be written.
         """
         names = _of_file(path)
         with ExitStack() as opened:
@@ -131,7 +132,7 @@ class Workspace:
         return size
 
     def used_bytes(self) -> int:
-        """Return the files' space on the disk; a ToolError if they are too many or too deep."""
+        """Return the files' disk usage; raise a ToolError if they are too many or too deep."""
         total = seen = 0
         with self.directory(()) as root:
             for _, folder, files in walk(root):
@@ -145,10 +146,10 @@ class Workspace:
 def walk(
     folder: int, way: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, list[str]]]:
-    """Yield the names that lead to each directory below one, its descriptor, and its files.
+    """Yield for each directory the names that lead to it, its descriptor, and its files.
 
-    Everything but directories counts as a file. One descriptor is open for each level. Raises a
-    ToolError if directories are deeper than `MAX_DEPTH`.
+    Everything but directories counts as a file. One descriptor per level is open. Raises a
+    ToolError if directories are nested deeper than `MAX_DEPTH`.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -174,18 +175,18 @@ def walk(
 
 def _disk_bytes(folder: int, name: str) -> int:
     with suppress(OSError):
-        # In units of 512 bytes (stat(2)); a file with holes takes less than its size.
+        # In units of 512 bytes (stat(2)); a sparse file takes less than its size.
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
     return 0
 
 
 class FileMissing(ToolError):
-    """No such file."""
+    """The file does not exist."""
 
 
 @contextmanager
 def clear(path: str) -> Iterator[None]:
-    """Turn an OSError about a path into a ToolError for the model, FileMissing if it is missing."""
+    """Convert an OSError about a path to a ToolError for the model, FileMissing if missing."""
     try:
         yield
     except FileNotFoundError as exc:
@@ -206,12 +207,12 @@ def _step(folder: int, name: str, way: tuple[str, ...], *, create: bool) -> int:
         try:
             return _opened(name, folder)
         except NotADirectoryError as exc:
-            # With O_DIRECTORY also the error of links.
+            # With O_DIRECTORY, links cause this error as well.
             raise ToolError(f"{shown!r} is not a directory, or is a link (not followed)") from exc
 
 
 def _opened(name: str | Path, folder: int | None = None) -> int:
-    """Open a directory, also one that a command has closed: else its files would not count."""
+    """Open a directory, even if a command removed its permissions, so that its files count."""
     try:
         handle = os.open(name, _DIRECTORY, dir_fd=folder)
     except PermissionError:
@@ -225,7 +226,8 @@ def _opened(name: str | Path, folder: int | None = None) -> int:
 
 
 def _mend(name: str | Path, folder: int | None) -> None:
-    # O_PATH needs no right to read. fchmod refuses such a descriptor, but not its path in /proc.
+    # O_PATH requires no read permission. fchmod refuses such a descriptor, but not its path in
+    # /proc.
     handle = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=folder)
     try:
         Path(f"/proc/self/fd/{handle}").chmod(0o700)
@@ -240,7 +242,7 @@ def _of_file(path: str) -> tuple[str, ...]:
 
 
 def _pieces(handle: int, size: int) -> Iterator[bytes]:
-    """Yield the first bytes of a file, which may not fit into memory."""
+    """Yield the first `size` bytes of a file, which may not fit into memory."""
     done = 0
     while part := os.pread(handle, min(_PIECE_BYTES, size - done), done):
         yield part
@@ -248,7 +250,7 @@ def _pieces(handle: int, size: int) -> Iterator[bytes]:
 
 
 def _replaceable(folder: int, name: str, path: str) -> int:
-    """Return the mode of a file that will be replaced, or that of a new one."""
+    """Return the mode of a file to be replaced, or that of a new one."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -259,7 +261,7 @@ def _replaceable(folder: int, name: str, path: str) -> int:
 
 
 def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
-    """Write next to the file and rename; a rename replaces a link and never follows it."""
+    """Write a temporary file and rename it; a rename replaces a link and never follows it."""
     partial = f".parley-{token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
     handle = os.open(partial, flags, 0o600, dir_fd=folder)
@@ -268,7 +270,7 @@ def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
             file.writelines(parts)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            # Before the rename: after a power cut the name must not be that of an empty file.
+            # Before the rename: after a power failure the name must not refer to an empty file.
             os.fsync(file.fileno())
         os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
@@ -280,7 +282,7 @@ def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
 def erase(root: Path) -> None:
     """Delete a directory of any depth, if it exists; links are deleted, never followed.
 
-    Deeper directories are first moved up: neither descriptors nor the stack run out.
+    Deeply nested directories are first moved up, so neither descriptors nor the stack run out.
     """
     with suppress(FileNotFoundError):
         top = _opened(root)
@@ -307,7 +309,7 @@ def _empty(top: int) -> None:
 
 
 def _clear_files(folder: int) -> list[str]:
-    """Delete everything but directories; returns their names."""
+    """Delete everything but directories; return the directories' names."""
     os.fchmod(folder, 0o700)
     folders: list[str] = []
     with os.scandir(folder) as entries:

@@ -1,1 +1,1 @@
-"""What the model reads before a conversation: the system prompt and skills."""
+"""The system prompt and skills, which the model reads before a conversation."""

@@ -1,7 +1,7 @@
 """Skills: folders with a SKILL.md that explains how to do a kind of task.
 
-`SkillShelf` is one directory of them. Their names and descriptions are in the system prompt; the
-tools `skill_view` and `skill_manage` read and write them here. All of it blocks: call it in a
+`SkillShelf` is a directory of skills. The system prompt lists their names and descriptions; the
+tools `skill_view` and `skill_manage` read and write them here. All methods block: call them in a
 thread.
 """
 
@@ -38,7 +38,7 @@ _FRONT_MATTER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill after the threat scan; `text` are the instructions below the front matter."""
+    """One skill after the threat scan; `text` has the instructions after the front matter."""
 
     name: str
     description: str
@@ -48,17 +48,17 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class SkillShelf:
-    """A directory of skills, which need not exist."""
+    """A directory of skills, which may be missing."""
 
     root: Path
 
     @property
     def _workspace(self) -> Workspace:
-        # The shelf itself may be a link that the operator made.
+        # The shelf itself may be a link created by the operator.
         return Workspace(Path(os.path.realpath(self.root)), makes=False)
 
     def names(self) -> list[str]:
-        """Return the names of all folders, in order, without hidden ones."""
+        """Return the sorted names of all folders, without hidden ones."""
         try:
             with os.scandir(self.root) as found:
                 folders = (each for each in found if each.is_symlink() or each.is_dir())
@@ -67,7 +67,7 @@ class SkillShelf:
             return []
 
     def stamp(self, name: str) -> tuple[int, int]:
-        """Return time and size of a skill's SKILL.md; zeros if it does not exist."""
+        """Return modification time and size of a skill's SKILL.md; zeros if it is missing."""
         try:
             found = os.lstat(self.root / name / FILE)
         except OSError:
@@ -75,14 +75,14 @@ class SkillShelf:
         return (found.st_mtime_ns, found.st_size)
 
     def load(self, name: str) -> Skill:
-        """Return a skill; raises `ToolError` if it does not exist or cannot be used."""
+        """Return a skill; raise `ToolError` if it is missing or unusable."""
         return parse_skill(self.read(name, FILE), name)
 
     def read(self, name: str, file: str) -> str:
-        """Return a file of a skill's folder.
+        """Return a file from a skill's folder.
 
         Raises:
-            ToolError: It does not exist, is not a text, is too large, or outside of the folder.
+            ToolError: The file is missing, not text, too large, or outside the folder.
         """
         check_name(name)
         try:
@@ -98,9 +98,9 @@ class SkillShelf:
             raise ToolError(f"{file} is not a text") from exc
 
     def files(self, name: str) -> list[str]:
-        """Return the paths of the other files of a skill's folder, at most 100.
+        """Return the paths of the other files in a skill's folder, at most 100.
 
-        Links and hidden files are left out.
+        Links and hidden files are omitted.
         """
         check_name(name)
         with suppress(FileMissing), clear(name), self._workspace.directory((name,)) as folder:
@@ -116,17 +116,17 @@ class SkillShelf:
         return []
 
     def write(self, name: str, text: str, *, new: bool) -> Skill:
-        """Store a SKILL.md, of a `new` skill or of an existing one; returns the skill.
+        """Write the SKILL.md of a `new` or an existing skill; return the skill.
 
         Raises:
-            ToolError: It cannot be used, or the threat scan finds an attack.
+            ToolError: It is unusable, or the threat scan finds an attack.
         """
         check_name(name)
         if len(text.encode()) > MAX_SKILL_BYTES:
             raise ToolError(f"the text has more than {MAX_SKILL_BYTES:,} bytes")
         skill = parse_skill(text, name)
         if skill.findings:
-            # Later conversations read what the model writes: no attack must plant itself there.
+            # Later conversations read what the model writes: an attack must not persist there.
             raise ToolError(f"the text was refused: {described(skill.findings)}")
         if new == self._is_there(name):
             told = f"a skill {name!r} already; edit it" if new else f"no skill {name!r}; create it"
@@ -135,11 +135,11 @@ class SkillShelf:
         return skill
 
     def remove(self, name: str) -> str:
-        """Take a skill off the shelf; its folder is kept under the returned, hidden name."""
+        """Remove a skill from the shelf; its folder is kept under the returned, hidden name."""
         check_name(name)
         if not self._is_there(name):
             raise ToolError(f"there is no skill {name!r}")
-        # The operator wrote it, perhaps without a copy: a model's call must not destroy it.
+        # The operator may have written it without a backup: a model's call must not destroy it.
         kept = f".removed-{name}-{secrets.token_hex(4)}"
         (self.root / name).rename(self.root / kept)
         return kept
@@ -152,13 +152,13 @@ class SkillShelf:
 
 
 def check_name(name: str) -> None:
-    """Raise `ToolError` if a text cannot be the name of a skill."""
+    """Raise `ToolError` if the text is not a valid skill name."""
     if not _NAME.fullmatch(name):
         raise ToolError(f"{name!r} is no name of a skill: small letters, digits and hyphens only")
 
 
 def parse_skill(text: str, name: str) -> Skill:
-    """Return the skill of a SKILL.md; raises `ToolError` if it cannot be used."""
+    """Parse a SKILL.md; raise `ToolError` if it is unusable."""
     found = _FRONT_MATTER.match(text)
     if found is None:
         raise ToolError("it does not begin with front matter between lines of ---")
@@ -193,16 +193,16 @@ def described(findings: Sequence[Threat]) -> str:
 
 
 def load_plain(text: str) -> Any:
-    """Load a YAML document without aliases: a few of them make a short text huge.
+    """Load a YAML document without aliases, of which a few can make a short text huge.
 
     Raises:
-        yaml.YAMLError: It is not YAML, is nested too deep, or has aliases.
+        yaml.YAMLError: It is not YAML, is nested too deeply, or has aliases.
     """
     try:
-        # S506: it is a safe loader that takes even less.
+        # S506: this safe loader accepts even less than the standard one.
         return yaml.load(text, Loader=_PlainLoader)  # noqa: S506
     except (ValueError, LookupError, AttributeError, RecursionError) as exc:
-        # Raised by a value that is not of its tag's type.
+        # Raised by a value that does not match its tag's type.
         raise yaml.YAMLError(f"a value in it is none: {type(exc).__name__}") from exc
 
 

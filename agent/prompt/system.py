@@ -1,8 +1,8 @@
 """The system prompt: layers, written once per root segment, then stored and never rebuilt.
 
-Providers cache a request's beginning, so nothing here changes with time or turn: no clock, no
-counters. Steadier layers come first. The operator's words bind the model; texts of others are
-fenced and stay data.
+Providers cache a request's beginning, so the prompt contains nothing that changes with time or
+turn, such as a clock or counters. More stable layers come first. The operator's text binds the
+model; third-party texts are fenced and remain data.
 """
 
 import re
@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 from agent.view.edits import one_line
 
 Stability = Literal["version", "tools", "settings", "files", "notes", "chat", "session"]
-"""What a layer changes with, at the next root. files: of PARLEY_HOME and the workspace; notes: the
-memory; chat: the conversation and its platform; session: every root has its own."""
+"""The source whose changes affect a layer, from the next root on. files: PARLEY_HOME and the
+workspace; notes: the memory; chat: the conversation and its platform; session: specific to each
+root."""
 
 SEPARATOR = "\n\n"
 IDENTITY = (
@@ -37,26 +38,26 @@ DATA_NOT_ORDERS = (
 SKILLS_ARE_ORDERS = "Skills that skill_view returns are the exception: the operator wrote them."
 
 OWN_LAYER = "session"
-"""The last one, and the only one that each root has for itself."""
+"""The last layer, and the only one specific to each root."""
 NOTES_LAYER = "notes"
-"""Before it; rewritten by a compaction in its child segment, and when a note is removed."""
+"""Comes before it; rewritten in the child segment of a compaction, and when a note is removed."""
 FORMER_NOTES = frozenset({"memory", "standing", "user_profile"})
-"""Layers of versions before 0.6 with notes, including those made by rules."""
+"""Note layers of versions before 0.6, including those created by rules."""
 INDEX_SKILLS = 60
 INDEX_CHARS = 160
-"""Characters of a skill's description in the index; skill_view shows it whole."""
+"""Length of a skill's description in the index; skill_view shows it in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcedText:
-    """A text of others, and its source in words for the model."""
+    """A third-party text, and a description of its source for the model."""
 
     source: str
     text: str
 
 
 class PinnedNote(NamedTuple):
-    """A note in prompts, and its day, ISO 8601."""
+    """A note in prompts, and its ISO 8601 date."""
 
     text: str
     day: str
@@ -64,20 +65,20 @@ class PinnedNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """The facts of one conversation for its system prompt.
+    """Inputs to the system prompt of one conversation.
 
     Attributes:
         provider: As in the settings.
         tools: Names of the tools that the model may call.
         identity: SOUL.md, in place of `IDENTITY`.
-        profile: USER.md; None if it is not for this conversation.
+        profile: USER.md; None if it does not apply to this conversation.
         external: Texts of memory providers.
-        context_file: The first of AGENTS.md, … that the workspace has.
+        context_file: The first of AGENTS.md, … found in the workspace.
         notes: The notes of the conversation's scope, in order.
-        session: Id of the root segment, which began on the date `started`, ISO 8601.
-        platform_hint: The chat and its way of showing answers, after "You are in".
-        shared: Whether several people write in the chat.
-        environment: Where tools run, in a sentence; empty if none touches the machine.
+        session: Id of the root segment, which began on the ISO 8601 date `started`.
+        platform_hint: The chat and how it displays answers, as text after "You are in".
+        shared: Whether multiple people write in the chat.
+        environment: One sentence about where tools run; empty if none touches the machine.
     """
 
     model: str = ""
@@ -99,7 +100,7 @@ class PromptFacts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One part of the prompt; `write` returns its text, "" to be left out."""
+    """One part of the prompt; `write` returns its text, or "" to omit it."""
 
     name: str
     stability: Stability
@@ -108,7 +109,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A stored prompt; its `layers` are (name, characters) in order, with `SEPARATOR` between."""
+    """A stored prompt; `layers` lists (name, characters) in order, separated by `SEPARATOR`."""
 
     text: str
     layers: tuple[tuple[str, int], ...]
@@ -123,11 +124,11 @@ class SystemPrompt:
 
     @property
     def has_notes(self) -> bool:
-        """Whether one of its layers has notes."""
+        """Whether one of its layers contains notes."""
         return any(name == NOTES_LAYER or name in FORMER_NOTES for name, _ in self.layers)
 
     def with_notes(self, notes: Sequence[PinnedNote]) -> "SystemPrompt":
-        """Return the prompt with these notes in place of its own."""
+        """Return the prompt with its notes replaced by these."""
         # Written by a version before 0.5.
         if not self.layers:
             return self
@@ -141,12 +142,12 @@ class SystemPrompt:
         if not self.layers or self.layers[-1][0] != OWN_LAYER:
             return self, ""
         shared = len(self.text) - self.layers[-1][1]
-        # The separator goes with the own text: the shared part is then always the same.
+        # The separator belongs to the own text, so that the shared part is always the same.
         shared -= len(SEPARATOR) if self.layers[:-1] else 0
         return SystemPrompt(self.text[:shared], self.layers[:-1]), self.text[shared:]
 
     def with_own(self, own: str) -> "SystemPrompt":
-        """Return the whole prompt of a root: the reverse of `split`."""
+        """Return a root's whole prompt: the inverse of `split`."""
         if not own:
             return self
         chars = len(own) - (len(SEPARATOR) if self.layers else 0)
@@ -159,9 +160,9 @@ def write_prompt(facts: PromptFacts) -> SystemPrompt:
 
 
 def write_child_prompt(facts: PromptFacts) -> SystemPrompt:
-    """Return the system prompt of a delegated child, which knows nothing about the people.
+    """Return the system prompt of a delegated child, without information about people.
 
-    The task is its user message. The operator's instructions apply to it too.
+    The task is its user message. The operator's instructions apply to it as well.
     """
     return _joined(CHILD_LAYERS, facts)
 
@@ -197,7 +198,7 @@ _GUIDANCE: tuple[tuple[frozenset[str], str], ...] = (
 
 
 def _guidance(facts: PromptFacts) -> str:
-    """Rules for several tools; those for one are in its description."""
+    """Return the rules that concern several tools; those for one are in its description."""
     return "\n".join(text for family, text in _GUIDANCE if family.intersection(facts.tools))
 
 
@@ -214,7 +215,7 @@ def _external(facts: PromptFacts) -> str:
 def _skills(facts: PromptFacts) -> str:
     if not facts.skills or "skill_view" not in facts.tools:
         return ""
-    # The index is in every request; skill_view without a name has the rest.
+    # Every request contains the index; skill_view without a name returns the rest.
     shown = facts.skills[:INDEX_SKILLS]
     lines = [f"- {name}: {one_line(description, INDEX_CHARS)}" for name, description in shown]
     if left := len(facts.skills) - len(shown):
@@ -262,10 +263,10 @@ _BY_FAMILY: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _enforcement(facts: PromptFacts) -> str:
-    """Advice that a family of models needs before it uses its tools. Source: Hermes."""
+    """Return the instructions on tool use that a model family needs. Source: Hermes."""
     if not facts.tools:
         return ""
-    # The first family that fits: a claude model gets nothing, not the text for unknown ones.
+    # The first matching family: Claude models get "", not the text for unknown models.
     found = (text for family, text in _BY_FAMILY if family.search(facts.model))
     return next(found, _ACT)
 
@@ -306,7 +307,7 @@ def notes_text(notes: Sequence[PinnedNote]) -> str:
     return f"{NOTES}\n<parley-notes>\n{lines}\n</parley-notes>"
 
 
-# The steadiest come first: a layer that changes loses the cache of all after it.
+# The most stable come first: a changed layer invalidates the cache of all after it.
 LAYERS: tuple[Layer, ...] = (
     Layer("identity", "files", lambda facts: facts.identity or IDENTITY),
     Layer("data", "version", _data),
@@ -330,12 +331,12 @@ CHILD_LAYERS: tuple[Layer, ...] = (
 
 
 def fenced(intro: str, source: str, text: str) -> str:
-    """Return a text of others between tags that it cannot close."""
+    """Return a third-party text between tags that it cannot close."""
     return f'{intro}\n<parley-data source="{source}">\n{_open(text)}\n</parley-data>'
 
 
 def memory_context(blocks: Sequence[SourcedText]) -> str:
-    """Return the context of one question, the operator's words first; "" if there is none."""
+    """Return the context of one question, the operator's text first; "" if there is none."""
     texts = [f"{block.source}:\n{_open(block.text.strip())}" for block in blocks if block.text]
     if not texts:
         return ""
@@ -347,5 +348,5 @@ _TAGS = re.compile(r"<(/?)\s*(parley-data|memory-context|parley-notes)", re.IGNO
 
 
 def _open(text: str) -> str:
-    """Strip the tags of fences: after a closing tag a text could continue as the operator's."""
+    """Strip fence tags: after a closing tag a text could pose as the operator's."""
     return _TAGS.sub(r"(\1\2", text.strip())

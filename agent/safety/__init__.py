@@ -1,1 +1,1 @@
-"""What protects the model and its readers: the threat scan, and the masking of secrets."""
+"""Protection of the model and its readers: the threat scan, and the masking of secrets."""

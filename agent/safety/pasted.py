@@ -1,6 +1,7 @@
-"""Finds the parts of a message that its sender pasted, in any language.
+"""Find the parts of a message that its sender pasted, in any language.
 
-Others wrote pasted text: it taints the turn, names no address, and is remembered only with a yes.
+Third parties wrote pasted text: it taints the turn, its addresses do not count as named by the
+sender, and it is remembered only with approval.
 """
 
 import re
@@ -9,40 +10,41 @@ from typing import NamedTuple
 
 BLOCK_LINES = 3
 BLOCK_CHARS = 400
-"""A block of at least so many lines, or of more characters, is longer than a side remark."""
+"""Blocks with at least this many lines, or more than these characters, count as pasted."""
 _FENCE = re.compile(r"\s*(?:`{3,}(?!.*`)|~{3,})")
 _QUOTE = re.compile(r"\s*[>\uff1e]|\s*`{3,}.*`")
-# "From: …", "Gesendet am: …"; a line of dashes separates what was forwarded.
+# "From: …", "Gesendet am: …"; a line of dashes precedes forwarded text.
 _HEADER = re.compile(r"\s*\**[^\W\d_][\w-]{0,30}(?: [\w-]{1,20})?\**\s?[:\uff1a](?!//)\s*\S")
 _RULE = re.compile(r"\s*[-_=\u2014\u2500]{3,}")
-# In scripts without spaces, orders could follow the address.
+# In scripts without spaces, instructions could directly follow the address.
 _ADDRESS = re.compile(r"[\W\d]*https?://[!-~]+\s*")
 _ASKS = ("?", "\uff1f", "\u061f", "\u037e", "\u1367", ":", "\uff1a")
-"""Characters that end a request, in the scripts that have one."""
+"""Punctuation that ends a request, for the scripts that have it."""
 
 
 class _Paragraph(NamedTuple):
-    """Places of lines in a row; `headed` if they begin with mail headers or a line of dashes."""
+    """Positions of consecutive lines; `headed` if they begin with mail headers or dashes."""
 
     places: range
     headed: bool = False
 
 
 def _marked(text: str, *, alone: bool) -> Iterator[tuple[str, bool]]:
-    """Yield each line of a message and whether it is pasted; blank lines go with the one before.
+    """Yield each line of a message and whether it is pasted; blank lines join the line before.
 
-    Pasted parts are quotes (lines that begin with ">") and code fences (from the first to the last
-    marker, so that pasted text cannot close them). Of the other paragraphs, all but the one that
+    Quotes (lines that begin with ">") and code fences (from the first to the last marker, so that
+    pasted text cannot close them) are pasted. Of the other paragraphs, all but the one that
     addresses the bot are pasted if together they have at least `BLOCK_LINES` lines or more than
-    `BLOCK_CHARS` characters, or begin with mail headers (two lines "Word: …" in a row) or a line of
-    dashes. Lines that contain only web addresses are the sender's own.
+    `BLOCK_CHARS` characters, or begin with mail headers (two consecutive lines "Word: …") or a line
+    of dashes. Lines that contain only web addresses are the sender's own.
 
-    The first paragraph addresses the bot if it ends with "?" or ":", is not such a block and has no
-    such headers. Otherwise no rule can tell, because a mail's greeting or last line looks like a
-    request: then everything is pasted, even the request. No later paragraph addresses the bot.
+    The first paragraph addresses the bot if it ends with "?" or ":" and is neither such a block nor
+    headed. Otherwise no rule can tell, because a mail's greeting or last line looks like a request:
+    then everything is pasted, even the request. No later paragraph addresses the bot.
 
     A message of one paragraph is the sender's own, however long. Its lines count as paragraphs if
-    at least `BLOCK_LINES` follow the first one, and the message is long or that line asks.
+    at least `BLOCK_LINES` follow the first one, and the message is long or its first line is a
+    request.
     """
     lines = text.splitlines(keepends=True)
     pasted = _fenced(lines) | {n for n, line in enumerate(lines) if _QUOTE.match(line)}
@@ -60,13 +62,13 @@ def _marked(text: str, *, alone: bool) -> Iterator[tuple[str, bool]]:
 def own_words(text: str, *, alone: bool = True) -> str:
     """Return a message without its pasted parts.
 
-    Unless the turn answers this message `alone`, a block of one paragraph is pasted too.
+    Unless the turn answers this message `alone`, a block of one paragraph counts as pasted, too.
     """
     return "".join(line for line, is_pasted in _marked(text, alone=alone) if not is_pasted)
 
 
 def has_pasted(text: str, *, alone: bool = True) -> bool:
-    """Whether a message has a pasted part."""
+    """Return whether a message has a pasted part."""
     # Most messages are one short line.
     if len(text) <= BLOCK_CHARS and text[:1].isalnum() and len(text.splitlines()) == 1:
         return False
@@ -97,7 +99,7 @@ def _begins_mail(lines: Sequence[str], n: int) -> bool:
 
 
 def _is_list(lines: Sequence[str], paragraph: _Paragraph) -> bool:
-    """Whether a paste may follow the first line, or precede the last one."""
+    """Return whether a paste may follow the first line, or precede the last one."""
     if len(paragraph.places) <= BLOCK_LINES or paragraph.headed:
         return False
     return _chars(lines, [paragraph]) > BLOCK_CHARS or _asks(lines, paragraph.places[0])

@@ -1,8 +1,8 @@
-"""Keeps secrets and control characters out of texts that people and models read.
+"""Keep secrets and control characters out of texts that people and models read.
 
-Results of tools and answers are kept free of the settings' secrets alone; logs, errors, `config
-show` and the summary model's texts of anything shaped like a credential too. Secrets are found in
-base64, hex, URLs and JSON as well, but not packed or backwards.
+Tool results and answers are cleared only of secrets in the settings; logs, errors, `config show`
+and the summary model's texts also of anything that looks like a credential. Secrets are also found
+in base64, hex, URLs and JSON, but not in archives or reversed.
 """
 
 import json
@@ -18,15 +18,16 @@ MASK = "********"
 LEAST_CHARS = 8
 LEAST_KINDS = 4
 LONG_CHARS = 16
-"""Bounds of the secrets that are masked in results and answers; see `is_telling`."""
+"""Length bounds of secrets masked in results and answers; see `is_telling`."""
 
 
 class _Shape(NamedTuple):
     """One kind of credential.
 
     Attributes:
-        clue: Found in every text with one, and in its JSON. It begins with the rarest character,
-            not with the first: a pattern without a literal beginning takes fifty times as long.
+        clue: Occurs in every text with this credential, and in its JSON. It begins with the rarest
+            character rather than the first: a pattern without a literal beginning is fifty times
+            slower.
     """
 
     clue: re.Pattern[str]
@@ -38,9 +39,10 @@ def _shape(secret: str, clue: str | None = None, masked: str = MASK) -> _Shape:
     return _Shape(re.compile(clue or secret), re.compile(secret), masked)
 
 
-# Every pattern is linear: the rest after a beginning is bounded or cannot contain another one.
+# Every pattern is linear: the part after a beginning is bounded or cannot contain another
+# beginning.
 _SHAPES = (
-    # Telegram bot token, in URLs after "bot" too; user and password of a URL.
+    # Telegram bot token, also after "bot" in URLs; user and password of a URL.
     _shape(
         r"(://)[^/\s:@]*:[^/\s@]+(?=@)|\d{6,12}:[A-Za-z0-9_-]{30,}",
         clue=r":(?://[^/\s:@]*:[^/\s@]+@|[A-Za-z0-9_-](?<=\d:.)[A-Za-z0-9_-]{29})",
@@ -68,7 +70,7 @@ _SHAPES = (
         r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
         clue=r"J(?<=eyJ)[A-Za-z0-9_-]{8}",
     ),
-    # Private key: its body, with real or escaped line breaks, headers before it.
+    # Private key: its body, with real or escaped line breaks, after optional headers.
     _shape(
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])*+"
         r"(?:[A-Za-z-]{1,20}: [^\n\\]{0,100}(?:\s|\\[nr])++){0,4}+"
@@ -83,11 +85,11 @@ _ASSIGNMENT = re.compile(
     r"\s?(?:=>|[=:])\s?[\"'`*]{0,3})(?![/~.]|https?:)"
     rf"(?=(?:(?!\d){_VALUE})*\d)(?=(?:(?![A-Za-z]){_VALUE})*[A-Za-z]){_VALUE}{{8,}}"
 )
-# Matches, letter case apart, wherever the pattern above does, in a tenth of the time.
+# Ignoring case, matches wherever the pattern above does, ten times faster.
 _ASSIGNED_NAME = re.compile(r"(?:passwd|password|passphrase|secret|key|token)[\"'`*]{0,3}\s?[=:]")
 _URL_SAFE = str.maketrans("+/", "-_")
-# The end of a long line of base64 or hex, real or in JSON. Each begins with one character alone,
-# which `re` finds fast.
+# The end of a long line of base64 or hex, in plain text or JSON. Each begins with a single
+# character, which `re` finds fast.
 _WRAPPED = (
     re.compile(r"\n(?<=[A-Za-z0-9+/_-]{59}.\n)"),
     re.compile(r"\\(?<=[A-Za-z0-9+/_-]{60}\\)[nr]"),
@@ -95,21 +97,21 @@ _WRAPPED = (
 _LINE_END = r"(?:\s|\\[nr])*+"
 _ENDS_LINE = re.compile(r"[\n\r]|\\[nr]")
 _BLANK = re.compile(r"\s+|\\(?:[nr]|\Z)")
-"""May interrupt an encoded secret, and its beginning at the end of a text."""
+"""May interrupt an encoded secret, or its beginning at the end of a text."""
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Characters that change the direction of text, so that a line is shown in another order."""
+"""Characters that change text direction and so reorder a displayed line."""
 _CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}]")
 
 
 class Redactor:
-    """Replaces configured secret values and anything shaped like a credential by `MASK`."""
+    """Replaces configured secrets and anything that looks like a credential by `MASK`."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._values: frozenset[str] = frozenset()
         self.learn(secrets)
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Mask these values as well: a key that was replaced stays a secret."""
+        """Mask these values as well: a replaced key stays secret."""
         self._values |= {secret for secret in secrets if secret}
         telling = {each for each in self._values if is_telling(each)}
         coded = {form for each in telling for form in _coded(each)}
@@ -128,7 +130,7 @@ class Redactor:
         self._over_lines: re.Pattern[str] | None = None
 
     def suspects(self, json_text: str) -> bool:
-        """Whether JSON text may contain a secret, found quickly; False is certain."""
+        """Return quickly whether JSON text may contain a secret; False is certain."""
         is_known = any(secret in json_text for secret in self._escaped)
         return is_known or any(shape.clue.search(json_text) for shape in _SHAPES)
 
@@ -142,10 +144,10 @@ class Redactor:
         return text
 
     def known(self, json_text: str) -> tuple[str, int]:
-        """Mask the configured secrets in JSON text; returns the number of masked characters too.
+        """Mask the configured secrets in JSON text; also return the number of masked characters.
 
-        Nothing else is masked: a person who decides by this text must see all other parts, even
-        those shaped like a credential.
+        Nothing else is masked: a person who approves this text must see every other part, even if
+        it looks like a credential.
         """
         hidden = 0
         for secret in self._in_json:
@@ -155,12 +157,12 @@ class Redactor:
         return json_text, hidden
 
     def configured(self, text: str, *, is_piece: bool = False) -> str:
-        """Mask the configured secrets except words (`is_telling`), and nothing else.
+        """Mask the configured secrets, except words (`is_telling`), and nothing else.
 
         For texts that people and models work with.
 
         Args:
-            is_piece: Whether it is part of a longer text: the lengths of its lines are not known.
+            is_piece: Whether it is part of a longer text, so that line lengths are unknown.
         """
         for secret in self._configured:
             text = text.replace(secret, MASK)
@@ -168,21 +170,21 @@ class Redactor:
         return wrapped.sub(MASK, text) if wrapped else text
 
     def holds_configured(self, text: str) -> bool:
-        """Whether `configured` would mask anything, in a text or in its JSON."""
+        """Return whether `configured` would mask anything in a text or in its JSON."""
         if any(secret in text for secret in self._configured):
             return True
         wrapped = self._wrapped_in(text)
         return wrapped is not None and wrapped.search(text) is not None
 
     def is_in(self, content: bytes) -> bool:
-        """Whether `configured` would mask anything in a file, also in UTF-16."""
+        """Return whether `configured` would mask anything in a file, UTF-16 included."""
         plain = (content, content.replace(b"\0", b"")) if b"\0" in content else (content,)
         return any(self.holds_configured(each.decode(errors="replace")) for each in plain)
 
     def _wrapped_in(
         self, text: str, places: Iterable[re.Pattern[str]] = _WRAPPED
     ) -> re.Pattern[str] | None:
-        """Return the pattern of encoded secrets across lines, if the text has such lines."""
+        """Return the pattern of secrets encoded across lines, if the text has such lines."""
         if not self._coded or not any(place.search(text) for place in places):
             return None
         if self._over_lines is None:
@@ -191,14 +193,14 @@ class Redactor:
         return self._over_lines
 
     def settled_chars(self, text: str) -> int:
-        """Count the characters of a growing text that do not depend on what follows.
+        """Count the characters of a growing text that no later text can cause to be masked.
 
-        The rest may be the beginning of a configured secret, encoded in lines or in one.
+        The rest may be the beginning of a configured secret, possibly encoded.
         """
         return len(text) if self._beginnings is None else self._beginnings.settled_chars(text)
 
     def value(self, value: Any, mask: Callable[[str], str] | None = None) -> Any:
-        """Mask every string in JSON data, keys too, by `mask` or `text`; returns a copy."""
+        """Return a copy of JSON data with every string and key masked by `mask` or `text`."""
         mask = mask or self.text
         match value:
             case str():
@@ -212,9 +214,9 @@ class Redactor:
 
 
 def is_telling(secret: str) -> bool:
-    """Whether a value can be masked in any text without hiding ordinary words.
+    """Return whether a value can be masked in any text without hiding ordinary words.
 
-    It has 8 characters or more, four different ones, and with fewer than 16 not letters alone.
+    It needs at least 8 characters, four of them different; below 16 characters, not only letters.
     """
     if len(secret) < LEAST_CHARS or len(set(secret)) < LEAST_KINDS:
         return False
@@ -225,7 +227,7 @@ class _Beginnings(NamedTuple):
     """Finds beginnings of secrets at the end of a text, both without blanks.
 
     Attributes:
-        pattern: Matches the first two characters of any, or the first one at the very end.
+        pattern: Matches the first two characters of any secret, or the first at the very end.
         forms: The secrets by their first character.
     """
 
@@ -239,7 +241,7 @@ class _Beginnings(NamedTuple):
         joined = [form for each in secrets if len(form := _without_blanks(each)) > 1]
         for secret in joined:
             forms.setdefault(secret[0], []).append(secret)
-        # Alternatives that begin with a character each: `re` skips all others at once.
+        # Alternatives start with one literal character each: `re` skips all other text at once.
         seconds = {first: "".join({each[1] for each in those}) for first, those in forms.items()}
         found = "|".join(
             rf"{re.escape(first)}(?:{_BLANK.pattern})*+(?:[{re.escape(those)}]|\Z)"
@@ -255,7 +257,7 @@ class _Beginnings(NamedTuple):
         return len(text) if settled == len(joined) else _place(text, settled)
 
     def _settled(self, text: str) -> int:
-        # One secret may end with the beginning of another one.
+        # One secret may end with the beginning of another.
         at, end = max(0, len(text) - 2 * self.longest), 0
         while found := self.pattern.search(text, at):
             start = found.start()
@@ -272,7 +274,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _place(text: str, count: int) -> int:
-    """Find the character after so many others, blanks not counted."""
+    """Return the position after `count` characters, ignoring blanks."""
     at = 0
     for blank in _BLANK.finditer(text):
         if at + count < blank.start():
@@ -287,13 +289,13 @@ def _in_json(text: str) -> str:
 
 
 def _spellings(secret: str) -> set[str]:
-    """Return the forms of a secret in text, and in the repr of text."""
+    """Return the forms of a secret in text and in the repr of text."""
     doubled = secret.replace("\\", "\\\\")
     return {secret, doubled, repr(secret)[1:-1], doubled.replace("'", "\\'")}
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield the forms of a secret in URLs, and in JSON that is ASCII or for a page."""
+    """Yield the forms of a secret in URLs, and in JSON (ASCII or HTML-safe)."""
     for form in (quote(secret, safe=""), quote(secret, safe="/!'()*"), quote_plus(secret)):
         yield form
         yield re.sub("%..", lambda found: found[0].lower(), form)
@@ -302,10 +304,10 @@ def _quoted(secret: str) -> Iterator[str]:
 
 
 def _coded(secret: str) -> Iterator[str]:
-    """Yield a secret in hex and in base64, by itself or within a longer text.
+    """Yield a secret in hex and base64, by itself or within a longer text.
 
-    Three bytes become four characters of base64, so there is a form for each of three places. The
-    characters at its ends depend on the neighbours and are left out.
+    Three bytes become four base64 characters, so each of three offsets has its own form. The first
+    and last characters depend on the neighbours and are omitted.
     """
     content = secret.encode()
     yield content.hex()
@@ -318,9 +320,9 @@ def _coded(secret: str) -> Iterator[str]:
 
 
 def masked_assignments(text: str) -> str:
-    """Mask the values in prose that are assigned to a password, key or token by name.
+    """Mask values in prose that are assigned to a password, key or token by name.
 
-    Only values of 8 characters or more with letters and digits: others are words, numbers, code.
+    Only values of at least 8 characters with letters and digits: others are words, numbers or code.
     """
     if _ASSIGNED_NAME.search(text.casefold()):
         return _ASSIGNMENT.sub(rf"\1{MASK}", text)
@@ -328,7 +330,7 @@ def masked_assignments(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters except newline and tab, which a terminal would obey."""
+    """Escape control characters, which a terminal would execute, except newline and tab."""
     return _CONTROL.sub(_spelled_out, text)
 
 

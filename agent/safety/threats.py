@@ -1,16 +1,16 @@
-"""The threat scan: removes spans of a text that instruct the model, hide, or carry data off.
+"""The threat scan: remove text spans that instruct the model, hide content, or exfiltrate data.
 
-For texts that others wrote and that enter the prompt: notes, context files, skills. A mark that
-names the kind replaces each span. It is one of several hedges (the rest is still framed as data),
-so it would rather miss a clever attack than cut a harmless page to pieces.
+It is applied to third-party texts that enter the prompt: notes, context files, skills. A mark that
+names the kind replaces each span. It is one of several safeguards (the rest is still framed as
+data), so it prefers missing a clever attack to mutilating a harmless page.
 
-Some characters are invisible. Joiners belong into emoji sequences and into the writing of Persian,
-Hindi and others, direction marks into lines with Hebrew or Arabic. Elsewhere, or in runs, they hide
+Some characters are invisible. Joiners belong in emoji sequences and in the scripts of Persian,
+Hindi and others, direction marks in lines with Hebrew or Arabic. Elsewhere, or repeated, they hide
 something.
 
-The patterns at the end are written with spaces between their words; `_words` accepts any short run
-of spaces, line ends and Markdown marks there. All gaps are bounded, and one that many beginnings
-could share ends at the next beginning: no text takes long.
+The patterns at the end have spaces between their words; `_words` accepts any short run of spaces,
+line breaks and Markdown marks there. All gaps are bounded, and a gap that many beginnings could
+share ends at the next beginning, so that the scan takes linear time.
 """
 
 import base64
@@ -29,14 +29,14 @@ Kind = Literal[
 ]
 
 LONG_BLOB_CHARS = 400
-"""Longer encoded data is of no use to a model; keys and digests are shorter."""
+"""Longer encoded data is useless to a model; keys and digests are shorter."""
 MAX_BLOB_CHARS = 20_000
-"""Characters of one blob that are decoded."""
+"""Most characters of one blob to decode."""
 
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{24,}={0,2}(?![A-Za-z0-9+/])")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _LOOKALIKES = str.maketrans(
-    # Cyrillic small, Cyrillic capital, Greek; the sign for emphasis.
+    # Cyrillic lower case, Cyrillic upper case, Greek; the emphasis mark.
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u051b\u051d"
     "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0408\u0405"
     "\u03bf\u03b1\u03b9\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7_",
@@ -46,7 +46,7 @@ _LOOKALIKES = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """One removed span, its place in the text and its length."""
+    """A removed span with its position in the text and its length."""
 
     kind: Kind
     start: int
@@ -55,14 +55,14 @@ class Threat:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A text with a mark in place of each finding; findings are in order and do not overlap."""
+    """A text with a mark in place of each finding; findings are ordered and do not overlap."""
 
     text: str
     findings: tuple[Threat, ...] = ()
 
     @property
     def counts(self) -> Mapping[Kind, int]:
-        """The number of findings of each kind."""
+        """Number of findings of each kind."""
         return Counter(finding.kind for finding in self.findings)
 
 
@@ -80,14 +80,14 @@ def scan(text: str) -> Scan:
 
 
 def mark(finding: Threat) -> str:
-    """Return the text in place of a finding."""
+    """Return the mark that replaces a finding."""
     unit = "character" if finding.chars == 1 else "characters"
     return f"[removed: {finding.kind}, {finding.chars} {unit}]"
 
 
 def _found(text: str) -> Iterator[Threat]:
-    """Yield all findings, those of the kind that explains most first; they may overlap."""
-    # Most texts have none: their characters need not be checked one by one.
+    """Yield all findings, most explanatory kind first; they may overlap."""
+    # Most texts have none, so their characters need not be checked one by one.
     unseen = [] if text.isascii() and text.isprintable() else unseen_spans(text)
     plain, places = _plain(text, unseen)
     for kind, start, end in _in_words(plain):
@@ -98,11 +98,11 @@ def _found(text: str) -> Iterator[Threat]:
 
 def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
     for start, end in _comments(plain):
-        # Pages are full of harmless comments; only one that talks to a model is removed.
+        # Pages are full of harmless comments; only one that addresses a model is removed.
         if SUSPICIOUS.search(plain, start, end):
             yield "hidden text", start, end
     yield from (("hidden text", start, end) for start, end in _hidden(plain))
-    # One character for one, so that places in both readings are the same.
+    # Replaced one for one, so that positions are equal in both readings.
     alike = plain.translate(_LOOKALIKES)
     readings = (plain,) if alike == plain else (plain, alike)
     for (kind, pattern), reading in product(PATTERNS, readings):
@@ -114,9 +114,9 @@ def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
 
 
 def _comments(plain: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of comments; one that is not closed hides its paragraph."""
+    """Yield the spans of comments; an unclosed one hides its paragraph."""
     yield from (match.span() for match in LINK_COMMENT.finditer(plain))
-    # All ends are found once: a search from each beginning would take quadratic time.
+    # All ends are found at once: searching from each beginning would be quadratic.
     closings = [match.start() for match in re.finditer("-->", plain)]
     blanks = [match.start() for match in BLANK_LINE.finditer(plain)]
     done = 0
@@ -133,7 +133,7 @@ def _comments(plain: str) -> Iterator[tuple[int, int]]:
 
 
 def _hidden(plain: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of elements that are not shown; of long ones their opening alone."""
+    """Yield the spans of hidden elements; for long ones only the opening tag."""
     closings: dict[str, list[int]] = {}
     ends: dict[int, int] = {}
     for match in CLOSING.finditer(plain):
@@ -142,25 +142,25 @@ def _hidden(plain: str) -> Iterator[tuple[int, int]]:
     for match in HIDING.finditer(plain):
         places = closings.get(match.group(1).casefold(), [])
         closing = _first(places, match.end(), match.end() + HIDDEN_CHARS + 1)
-        # A closing tag far away may be another element's: text shown between must stay.
+        # A distant closing tag may belong to another element: visible text between must stay.
         is_near = closing - match.end() <= HIDDEN_CHARS
         yield match.start(), ends[closing] if is_near else match.end()
 
 
 def _first(places: list[int], at: int, otherwise: int) -> int:
-    """Return the first of these sorted places that is not before `at`."""
+    """Return the first of these sorted positions that is not before `at`."""
     n = bisect_left(places, at)
     return places[n] if n < len(places) else otherwise
 
 
 def _is_suspicious(blob: str) -> bool:
-    """Whether base64 is long, or speaks to the model once it is decoded."""
-    # Digests and commit ids are long, too.
+    """Return whether base64 data is long or, once decoded, addresses the model."""
+    # Digests and commit ids are long as well.
     if _HEX.fullmatch(blob):
         return False
     if len(blob) >= LONG_BLOB_CHARS:
         return True
-    # Padding may be missing, and a cut may leave a part of a group of four.
+    # Padding may be missing, and a cut may leave an incomplete group of four.
     body = blob.rstrip("=")[:MAX_BLOB_CHARS]
     try:
         decoded = base64.b64decode(body + "=" * (-len(body) % 4)).decode()
@@ -170,7 +170,7 @@ def _is_suspicious(blob: str) -> bool:
 
 
 def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, Sequence[int]]:
-    """Return the text in plain, visible letters, and the place of each in the original."""
+    """Return the text in plain, visible letters, and each one's original position."""
     places: Sequence[int] = range(len(text))
     if unseen:
         hidden = {n for start, end in unseen for n in range(start, end)}
@@ -180,16 +180,16 @@ def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, Sequence[int]
 
 
 def _folded(character: str) -> str:
-    """Return the plain form of a letter (full width, mathematical); it stays one character."""
+    """Return the plain form of a letter (full width, mathematical) as one character."""
     if character.isascii():
         return character
     plain = unicodedata.normalize("NFKC", character)
-    # A ligature becomes several letters, which would move all places.
+    # A ligature becomes several letters, which would shift all positions.
     return plain if len(plain) == 1 else character
 
 
 def _merged(findings: list[Threat]) -> Iterator[Threat]:
-    """Yield the findings in order; overlapping ones as one, of the kind that was found first."""
+    """Yield findings in order; merge overlapping ones under the kind found first."""
     current: Threat | None = None
     best = 0
     for start, rank in sorted((each.start, n) for n, each in enumerate(findings)):
@@ -234,7 +234,7 @@ def unseen_spans(text: str) -> list[tuple[int, int]]:
 
 
 def revealed(text: str) -> str:
-    """Spell out the invisible characters of a text that no script and no emoji needs."""
+    """Escape the invisible characters of a text that no script or emoji requires."""
     pieces, done = [], 0
     for start, end in out_of_place(text, unseen_spans(text)):
         pieces += [text[done:start], text[start:end].encode("unicode_escape").decode()]
@@ -243,8 +243,8 @@ def revealed(text: str) -> str:
 
 
 def out_of_place(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the invisible runs of a text that no script and no emoji needs."""
-    # Flags of England, Scotland and Wales are a black flag and invisible letters.
+    """Yield the invisible runs of a text that no script or emoji requires."""
+    # Flags of England, Scotland and Wales consist of a black flag and invisible letters.
     flags = [match.span() for match in _FLAG.finditer(text)]
     for start, end in unseen:
         if any(low <= start and end <= high for low, high in flags):
@@ -260,7 +260,7 @@ def _is_in_place(text: str, start: int, end: int) -> bool:
         return bool(_picture(before) and _picture(after))
     if len(run) > 1:
         return False
-    # Marks of direction belong to lines with letters that run from right to left.
+    # Direction marks belong in lines that contain right-to-left letters.
     if run in "\u200e\u200f\u061c":
         return bool(_rtl(_line_around(text, start)))
     if run == "\ufeff":
@@ -292,7 +292,7 @@ def _line_around(text: str, place: int) -> str:
 
 _GAP = r"[^\w.!?]{1,8}"
 _REST_OF_SENTENCE = r"[^\n.!?<>\u3002\uff01\uff1f]{0,200}"
-"""After its opening words an injection says what it wants."""
+"""After its opening words an injection states its demand."""
 
 
 _RULES = (
@@ -436,13 +436,13 @@ def _compiled(patterns: tuple[str, ...], ending: str = "") -> tuple[re.Pattern[s
 
 
 HIDING = re.compile(rf"<(\w{{1,20}})\b[^<>]{{0,300}}?{_HIDING_STYLE}[^<>]{{0,300}}>", re.IGNORECASE)
-"""An element that a page does not show, up to its `CLOSING`."""
+"""An element that a page does not display, up to its `CLOSING`."""
 CLOSING = re.compile(r"</(\w{1,20})\s{0,20}>")
 HIDDEN_CHARS = 5_000
-"""Longest element that is removed with its contents."""
+"""Longest element that is removed together with its contents."""
 COMMENT_CHARS = 10_000
 OPEN_COMMENT_CHARS = 2_000
-"""Most that a comment hides that is not closed, up to `BLANK_LINE`."""
+"""Most text that an unclosed comment hides, up to `BLANK_LINE`."""
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 LINK_COMMENT = re.compile(r"^\[(?://|comment)\]:[^\n]{0,1000}$", re.MULTILINE)
 SUSPICIOUS = re.compile(
@@ -451,21 +451,21 @@ SUSPICIOUS = re.compile(
     r"|\bLLM\b|\bAI\b|do not (?:tell|mention|reveal)|instructions? (?:to|for) )",
     re.IGNORECASE,
 )
-"""Words in a comment that are meant for a model."""
+"""Words in a comment that address a model."""
 SPEECH = _compiled(tuple(each.replace(" ", _GAP) for each in _SPEECH), _REST_OF_SENTENCE)
 _BY_KIND: tuple[tuple[Kind, tuple[re.Pattern[str], ...]], ...] = (
     ("exfiltration", _compiled(_CARRIED)),
     ("injection pattern", (*SPEECH, *_compiled(_MARKUP))),
 )
 PATTERNS = tuple((kind, pattern) for kind, patterns in _BY_KIND for pattern in patterns)
-"""By kind, the one that explains most first: spans that overlap become one of the first kind."""
+"""By kind, most explanatory first: overlapping spans are merged under the first kind."""
 
 
 _FILE_ENDS = (
     "avif|bmp|css|csv|docx|gif|html|ini|jpeg|jpg|js|json|jsx|log|mp3|mp4|odt|pdf|png|pptx|toml|ts"
     "|tsx|txt|wav|xlsx|xml|yaml|yml"
 )
-"""Endings of file names that no host has. Source: IANA's list of top-level domains."""
+"""File extensions that are not top-level domains. Source: IANA's list."""
 _DOT = r"(?:\.|\[\.\]|\(\.\)|\u3002|\uff61)"
 _LABEL = r"[^\W_](?:[\w-]*[^\W_])?"
 _DATE = re.compile(r"(?<!\d)(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4})(?!\d)")
@@ -473,13 +473,13 @@ _DELICATE = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"[a-z][a-z\d+-]*:/{1,2}\S|\b(?:data|javascript|mailto|tel|sms):\S|\bwww\.",
-        # A host, also in a mail address.
+        # A host, also in an email address.
         rf"(?<!\w){_LABEL}{_DOT}(?!(?:{_FILE_ENDS})\b)(?:{_LABEL}{_DOT})*[^\W\d_]{{2,}}(?!\w)",
         r"\w@\w|\blocalhost\b|[a-z][\w-]*:\d{2,5}\b",
         r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])|(?:[\da-f]{1,4}:){2,7}:?[\da-f]{1,4}|::\d",
-        # A command: an option, a path, quoting, a pipe or a substitution of a shell.
+        # A command: a shell's option, path, quoting, pipe or substitution.
         r"(?<!\S)--?[a-z][\w-]*|(?<!\S)(?:~|\.{1,2})?/[\w.~-]|\b[a-z]:\\|`|\$[({\w]|&&|\||;\s*\S+\s-",
-        # An account: an IBAN, a number of seven digits, a long word of letters and digits.
+        # An account: an IBAN, a number of at least seven digits, a long word of letters and digits.
         r"\b[a-z]{2}\d{2}(?:[ -]?[a-z\d]{2,4}){3,8}\b",
         r"(?:\d[\s()./'\u00b7\u2010-\u2015\u2022\u2212-]{0,3}){6}\d",
         r"\b(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{16,}\b",
@@ -491,9 +491,9 @@ _PROGRAM = re.compile(
 
 
 def is_delicate(text: str) -> bool:
-    """Whether a text contains a URL, a host, a command, an account number or a phone number."""
-    # Invisible characters could split them, as do combining marks ("1" in a keycap); wide letters
-    # and digits look like plain ones.
+    """Return whether a text has a URL, host, command, account number or phone number."""
+    # Invisible characters and combining marks ("1" in a keycap) could split them; full-width
+    # letters and digits look like plain ones.
     seen = "".join(each for each in text if unicodedata.category(each) not in {"Cf", "Me", "Mn"})
     plain = _DATE.sub(" ", unicodedata.normalize("NFKC", seen))
     return any(found.search(plain) for found in (*_DELICATE, _PROGRAM))

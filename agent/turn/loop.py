@@ -1,7 +1,7 @@
-"""The agent's turn: call the model, run its tools, until there is an answer.
+"""The agent's turn: call the model and run its tools until it answers.
 
 Read `run_turn` first. The transcript is the turn's memory: every step is recorded before the next
-begins, so an interrupted turn goes on from its records. agent/turn/request.py makes the requests.
+begins, so an interrupted turn resumes from its records. agent/turn/request.py makes the requests.
 """
 
 import time
@@ -34,17 +34,17 @@ from agent.turn.request import (
 from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
-"""The limit of a turn that is used up: its calls, or its tokens or time."""
+"""The exhausted limit of a turn: its number of calls, or its tokens or time."""
 Outcome = (
     Literal["final_text", "partial", "empty", "output_exhausted", "refused", "endless"] | Limit
 )
-"""The end of a turn: an answer, one cut by the output limit, one without text, thinking that used
-the output limit up, a refusal of the model, an endless answer, or a summary at a limit."""
+"""How a turn ended: with an answer, one cut by the output limit, one without text, thinking that
+used up the output limit, a refusal by the model, an endless answer, or a summary at a limit."""
 
 MAX_CONTINUATIONS = 3
-"""Most requests for the rest of an answer that hit the output limit."""
+"""Most requests to continue an answer that was cut by the output limit."""
 MAX_EMPTY_RETRIES = 1
-"""Further calls of a turn whose model answers without a text."""
+"""Further calls in a turn if the model answers without text."""
 
 WRAP_UP = (
     "You have reached the limit of this turn. Without calling any tool, say what was"
@@ -59,14 +59,14 @@ OUTCOME_UNKNOWN = (
 
 @dataclass(slots=True)
 class TurnState:
-    """Everything that changes during a turn.
+    """The mutable state of a turn.
 
     Attributes:
-        own: This turn's messages, its user message first, whether they are in view or not.
-        unknown_calls: Side-effect calls that an earlier attempt started and never finished.
-        model: The one that answered last; asked first, since its cache has the prompt.
-        used_tokens: Input and output of the turn's calls, of earlier attempts too.
-        started: The begin of this attempt, on the monotonic clock.
+        own: This turn's messages, its user message first, in view or not.
+        unknown_calls: Side-effect calls that an earlier attempt started but did not finish.
+        model: The model that answered last; asked first, since its cache has the prompt.
+        used_tokens: Input and output of the turn's calls, including earlier attempts.
+        started: Start of this attempt, on the monotonic clock.
     """
 
     view: View
@@ -85,19 +85,19 @@ class TurnState:
         self.continuations = sum(is_continuation(message) for message in self.own)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Add recorded messages, in the order of being shown."""
+        """Add recorded messages in display order."""
         self.view.extend(entries)
         self.own += [entry.message for entry in entries]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The end of a turn.
+    """The result of a turn.
 
     Attributes:
-        message: The last assistant message, not yet recorded; None without a text.
-        text: What the user reads, earlier parts of a continued answer included.
-        call: The last one; booked with the answer.
+        message: The last assistant message, not yet recorded; None if it has no text.
+        text: The text for the user, including earlier parts of a continued answer.
+        call: The last call; booked together with the answer.
     """
 
     outcome: Outcome
@@ -109,14 +109,14 @@ class TurnResult:
 async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
     """Answer the newest user message of the view.
 
-    Intermediate steps are recorded through the journal; the caller commits the final message
-    together with its delivery.
+    Intermediate steps are recorded in the journal; the caller commits the final message together
+    with its delivery.
 
     Raises:
-        ModelError: No model answered; records stay.
-        SpendLimitReached: A budget does not allow the next call; records stay.
-        TurnSuspended: A person must answer first; the turn goes on when it is run again.
-        LeaseLost, TurnCancelled: From the journal.
+        ModelError: No model answered; records remain.
+        SpendLimitReached: A budget does not allow the next call; records remain.
+        TurnSuspended: A person must answer first; running the turn again resumes it.
+        LeaseLost, TurnCancelled: Raised by the journal.
     """
     await resume(state, agent, ports)
     while (limit := limit_reached(state, agent.settings)) is None:
@@ -124,7 +124,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         completion = answer.completion
         calls = completion.message.get("tool_calls")
         if calls:
-            # Recorded before they run: the next attempt finds those left open.
+            # Recorded before they run: the next attempt finds unfinished ones.
             await record(state, ports, answer)
             state.add(await run_tools(calls, agent, ports))
         elif completion.stop_reason == "length" and may_continue(state, completion):
@@ -140,7 +140,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
 
 
 def limit_reached(state: TurnState, settings: AgentSettings) -> Limit | None:
-    """Return the limit of the turn that is used up: calls, tokens or time."""
+    """Return the exhausted limit of the turn (calls, tokens or time), or None."""
     if state.iterations >= settings.max_iterations:
         return "max_iterations"
     if settings.max_turn_tokens is not None and state.used_tokens >= settings.max_turn_tokens:
@@ -148,7 +148,7 @@ def limit_reached(state: TurnState, settings: AgentSettings) -> Limit | None:
     used_s = time.monotonic() - state.started
     if settings.max_turn_s is not None and used_s >= settings.max_turn_s:
         return "budget_exhausted"
-    # An earlier attempt has asked for the final summary.
+    # An earlier attempt has requested the final summary.
     return "budget_exhausted" if state.own[-1] == _WRAP_UP else None
 
 
@@ -156,15 +156,15 @@ async def resume(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
     """Complete the last step of an earlier attempt, if there was one."""
     await finish_open_group(state, agent, ports)
     if state.own[-1]["role"] == "assistant":
-        # A part of an answer was recorded, the request for the rest of it was not.
+        # A part of an answer was recorded, but not the request for the rest.
         await request_rest(state, ports)
 
 
 async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
     """Complete the tool calls that an earlier attempt left open (invariants 6 and 11).
 
-    Calls that only read, or may be repeated, run again; a side effect of unknown outcome is
-    reported to the model.
+    Calls that only read or may be repeated run again; a side effect of unknown outcome is reported
+    to the model.
     """
     calls = open_calls(state.own)
     for call in calls:
@@ -176,19 +176,19 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
     if again:
         state.add(await run_tools(again, agent, ports))
     if calls:
-        # Rendered again: results of several attempts are shown in the order of their calls.
+        # Rendered again: results from multiple attempts are shown in the order of their calls.
         state.view.adopt(state.view.plan)
 
 
 async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -> list[Entry]:
-    """Run calls of the newest message; returns their results in order."""
+    """Run calls of the newest message; return their results in order."""
     return await run_calls(calls, agent.tools, await ports.tools(), ports.journal, agent.approval)
 
 
 async def call_model(
     state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool = True
 ) -> ModelAnswer:
-    """Make one model request within the window, with all that recovery may try."""
+    """Make one model request that fits the window, including recovery."""
     state.iterations += 1
     await ports.planner.keep_within(state.view)
     answer = await LoopRequest(state.view, agent, ports, allow_tools).answer(state.model)
@@ -207,19 +207,19 @@ async def record(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> Non
 
 
 async def request_rest(state: TurnState, ports: TurnPorts) -> None:
-    """Record the request to continue."""
+    """Record the request to continue an answer."""
     await ask(state, ports, user_message(CONTINUE, synthetic=True))
     state.continuations += 1
 
 
 async def ask(state: TurnState, ports: TurnPorts, request: ChatMessage) -> None:
-    """Record a request of Parley itself."""
+    """Record a request written by Parley itself."""
     seq = await ports.journal.record_message(request)
     state.add([Entry(seq, request)])
 
 
 async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts, limit: Limit) -> TurnResult:
-    """Use the last call, without tools, for a summary of the work and the rest."""
+    """Use the last call, without tools, to summarise completed and remaining work."""
     if state.own[-1] != _WRAP_UP:
         await ask(state, ports, _WRAP_UP)
     answer = await call_model(state, agent, ports, allow_tools=False)
@@ -231,7 +231,7 @@ def finish(
 ) -> TurnResult:
     """Return the result of a turn that ends with this answer."""
     completion = answer.completion
-    # Once more: parts of a continued answer may form a secret together.
+    # Masked again: parts of a continued answer may together form a secret.
     said = text_of(completion.message)
     text = agent.approval.redactor.configured(partial_text(state.own) + said)
     # A call in a turn's last message would never get a result.
@@ -246,13 +246,13 @@ def finish(
 
 
 def may_continue(state: TurnState, completion: Completion) -> bool:
-    """Whether to ask for the rest of a text; thinking would use up the output limit again."""
+    """Return whether to request the rest of a text; thinking would fill the output again."""
     said = text_of(completion.message).strip()
     return bool(said) and state.continuations < MAX_CONTINUATIONS
 
 
 def is_empty(state: TurnState, completion: Completion) -> bool:
-    """Whether a call that ended well said nothing."""
+    """Return whether a normally ended call contains no text."""
     said = partial_text(state.own) + text_of(completion.message)
     return completion.stop_reason == "stop" and not said.strip()
 

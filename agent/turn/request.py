@@ -1,12 +1,12 @@
-"""One model request of a turn: its models, pictures, breakpoints and masks.
+"""One model request of a turn: its models, images, cache breakpoints and masking.
 
-Each attempt of recovery builds the request (`LoopRequest`) again: a fallback has another window,
-other marks and another price.
+Each attempt of recovery rebuilds the request (`LoopRequest`), since a fallback has another window,
+other markers and another price.
 
-A stored message has the handle of a picture, a request has its bytes. They are put in just before a
-call, so transcripts, token counts and the watch over the prefix work on the handle. A picture that
-cannot be shown becomes a label; the text next to it names it. So does a picture that a provider
-refuses: every later request would be refused too.
+A stored message contains the handle of an image, a request its bytes. They are inserted just before
+the call, so transcripts, token counts and the prefix check use the handle. An image that cannot be
+shown becomes a label; the text next to it names it. The same applies to an image that a provider
+refuses, because every later request would be refused too.
 """
 
 import time
@@ -40,31 +40,31 @@ from agent.view.view import View
 log = structlog.get_logger()
 
 LARGE_TOKENS = 3_000
-"""A request with fewer in its messages is not suspected to be too long."""
+"""A request with fewer message tokens is not suspected of being too long."""
 COUNT_MARGIN = 1.15
-"""A provider may count so many times the tokens that Parley counts."""
+"""A provider may count up to this many times Parley's token count."""
 LEAST_OUTPUT_TOKENS = 256
 SHOWN_CHARS = 4
-"""Longest possible beginning of a secret that is shown if nothing follows it."""
+"""Longest possible beginning of a secret that is shown if no text follows it."""
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 ImageLoader = Callable[[str, int], Awaitable[str | None]]
-"""Returns the data URL of a picture of this conversation, or None if it has no such picture."""
+"""Returns the data URL of an image in this conversation, or None if it is missing."""
 
 MAX_IMAGES = 20
-"""Source: Anthropic's vision guide: beyond 20 a request's pictures must be smaller."""
+"""Source: Anthropic's vision guide: with more than 20 images each must be smaller."""
 LEAP = 10
-"""So many leave at a time, since each time the prefix moves and its cache is lost."""
+"""Number of images removed at a time: each removal moves the prefix and loses its cache."""
 MAX_REQUEST_CHARS = 20_000_000
-"""Most characters of all pictures of a request. Source: Anthropic's API takes 32 MB altogether."""
+"""Most characters of all images in a request. Source: Anthropic's API accepts 32 MB in total."""
 REMEMBERED = 4096
-"""Most pictures that are known to be taken by a model."""
+"""Most images remembered as accepted by a model."""
 REFUSED_FOR_S = 600.0
-"""A refused picture is left out so long; then it is tried again, since it may be innocent."""
+"""Seconds for which a refused image is omitted; then it is retried, as it may not be the cause."""
 UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
 
 
 class Images:
-    """Knows which pictures each model takes; shared by all turns. Without `load` all are labels."""
+    """Tracks the images that each model accepts; shared by all turns. `load` None: show none."""
 
     def __init__(
         self, load: ImageLoader | None = None, now: Callable[[], float] = time.monotonic
@@ -82,13 +82,13 @@ class Images:
         conversation: str,
         left_out: Collection[int] = (),
     ) -> dict[int, str]:
-        """Return the data URLs of the pictures that a request shows, oldest first, by id.
+        """Return the data URLs of the images that a request shows by id, oldest first.
 
-        They are the newest ones of those `inside` the view, as many as a request may have, without
-        those that the model has refused lately. They leave in leaps, so that a request mostly
-        begins like the one before.
+        They are the newest images `inside` the view, as many as a request may contain, except those
+        recently refused by the model. Images leave in batches, so that most requests begin like the
+        previous one.
         """
-        # A model that cannot see refuses the whole request, not the picture alone.
+        # A model without vision refuses the whole request, not only the image.
         if not model.facts.vision:
             return {}
         gone = -(-max(0, len(inside) - MAX_IMAGES) // LEAP) * LEAP
@@ -100,9 +100,10 @@ class Images:
         return await self._loaded([it for it in inside[gone:] if it not in hidden], conversation)
 
     def suspects(self, shown: Iterable[int], model: ChatModel) -> list[list[int]]:
-        """Return the pictures to leave out of a refused request, one list for each attempt.
+        """Return the images to omit from a refused request, one list per attempt.
 
-        They are those that the model has never taken: the newer half, then the older one, then all.
+        Only images that the model has never accepted: the newer half, then the older half, then
+        all.
         """
         new = [each for each in shown if (model.label, each) not in self._taken]
         middle = len(new) // 2
@@ -112,9 +113,9 @@ class Images:
     def have_changed(
         self, shown: Collection[int], model: ChatModel, conversation: str, inside: Sequence[int]
     ) -> bool:
-        """Whether old pictures of a view have left, or are back, since the model's newest answer.
+        """Return whether old images have left or returned since the model's newest answer.
 
-        Its thoughts are bound to them, as to all that precedes them.
+        Its thoughts are bound to them, as to everything before them.
         """
         before = self._newest.get((model.label, conversation))
         if before is None:
@@ -125,7 +126,7 @@ class Images:
     def note_taken(
         self, shown: Collection[int], model: ChatModel, conversation: str, inside: Sequence[int]
     ) -> None:
-        """Note that the model has answered a request that showed these pictures of the view."""
+        """Record that the model answered a request with these images of the view."""
         if max(len(self._taken), len(self._newest)) >= REMEMBERED:
             self._taken.clear()
             self._newest.clear()
@@ -134,13 +135,13 @@ class Images:
             self._newest[model.label, conversation] = frozenset(shown), frozenset(inside)
 
     def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
-        """Note that a request was answered only without these pictures."""
+        """Record that a request was answered only without these images."""
         now = self._now()
         lately = {key: until for key, until in self._refused.items() if until > now}
         self._refused = lately | {(model.label, each): now + REFUSED_FOR_S for each in left_out}
 
     async def _loaded(self, wanted: Iterable[int], conversation: str) -> dict[int, str]:
-        """Return the data URLs of the newest pictures that fit; they leave in leaps, too."""
+        """Return the data URLs of the newest images that fit; images leave in batches here too."""
         shown: deque[tuple[int, str]] = deque()
         chars = 0
         for attachment in wanted:
@@ -157,7 +158,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Models in order of preference (one for each key), tools, limits. Shared by all turns."""
+    """Models in order of preference (one per key), tools, limits. Shared by all turns."""
 
     models: Sequence[ChatModel]
     tools: ToolRegistry
@@ -171,7 +172,7 @@ class Agent:
     def preferring(self, choice: str | None) -> "Agent":
         """Put the models of a choice (agent/models/factory.py) first, the others as fallbacks.
 
-        Without a valid choice the agent itself comes back.
+        Returns the agent itself if the choice is invalid.
         """
         chosen = choices(self.models).get(choice) if choice else None
         if not chosen:
@@ -186,8 +187,8 @@ class TurnPorts:
 
     Attributes:
         sink: Shows the growing answer.
-        tools: Returns the context of the turn's tools; called with the first tool call.
-        on_trouble: Gets a failure before a wait for the next attempt; None for an answer that
+        tools: Returns the context of the turn's tools; called at the first tool call.
+        on_trouble: Receives a failure before the wait for the next attempt; None if an answer
             trickles.
     """
 
@@ -211,7 +212,7 @@ class ModelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LoopRequest:
-    """One model request of a turn, as recovery works on it (`Attempt`); `answer` makes it."""
+    """One model request of a turn, as an `Attempt` for recovery; `answer` sends it."""
 
     view: View
     agent: Agent
@@ -219,16 +220,16 @@ class LoopRequest:
     allow_tools: bool = True
 
     async def answer(self, preferred: ChatModel | None) -> ModelAnswer:
-        """Make the request, with all that recovery may try; `preferred` answered last."""
+        """Send the request, with recovery; `preferred` answered last."""
         policy, rests = self.agent.recovery.policy, self.agent.recovery.rests
         models = rests.in_order(self.agent.models, preferred)
         return await complete_with_recovery(self, models, rests, policy)
 
     async def make(self, model: ChatModel) -> ModelAnswer:
-        """Make the request; if it is malformed, up to three times more without new pictures.
+        """Send the request; if malformed, retry up to three times without new images.
 
-        A provider that cannot read a picture calls every request with it malformed. If it refuses
-        the request without any of them as well, they are not the reason.
+        A provider that cannot read an image rejects every request with it as malformed. If it also
+        refuses the request without images, they are not the reason.
         """
         try:
             return await self._make(model)
@@ -250,21 +251,21 @@ class LoopRequest:
         # A fallback, or a chosen model, may have another tokenizer.
         await load_beside(model.name)
         await ports.planner.fit(self.view, model)
-        # The text of a failed attempt must not precede the next one's.
+        # A failed attempt's text must not precede the next one's.
         ports.sink.restart()
         inside = pictures_in(self.view.messages)
         shown = await self._shown(inside, model, left_out)
         images = self.agent.images
         if images.have_changed(shown, model, ports.conversation, inside):
-            # Signed thinking after them would be refused, and new pictures blamed for it.
+            # Otherwise signed thinking after them is refused, and new images are blamed.
             await self.repair()
         messages = sanitise(self.view.messages)
-        # A list that had to be fixed has other places than the view.
+        # A repaired list has other positions than the view.
         is_whole = messages is self.view.messages
         sent = watch.take(messages, self.agent.tools.schemas, model)
         tokens = (await ports.planner.measured(self.view)).tokens
         ttl, warm_tokens = self.agent.caching.cache_ttl, watch.most_warm_tokens(model, tokens)
-        # To be booked if the call ends without an answer.
+        # Booked if the call ends without an answer.
         expected = lost_call(model, forecast(model, tokens, warm_tokens, ttl))
         seen = with_pictures(messages, shown) if inside else messages
         request = self._request(seen, model, tokens, is_whole=is_whole)
@@ -272,14 +273,14 @@ class LoopRequest:
             completion = await self._complete(model, request, expected)
         images.note_taken(shown, model, ports.conversation, inside)
         call = call_of(model, request, completion)
-        # Booked too if the turn is cancelled before the message is recorded.
+        # Booked even if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
             call = self._noted(call, completion.usage, sent)
         return ModelAnswer(completion, model, call)
 
     async def shrink(self, model: ChatModel, *, suspected: bool = False) -> bool:
-        """Compact the view; if nothing can be left out of it, ask for a shorter answer once."""
+        """Compact the view; if nothing can be removed, request a shorter answer once."""
         planner = self.ports.planner
         if await planner.shrink(self.view, model):
             return True
@@ -288,7 +289,7 @@ class LoopRequest:
         return is_less and not suspected and planner.overflows == 1
 
     async def repair(self) -> bool:
-        """Leave out the model's thoughts."""
+        """Remove the model's thoughts."""
         return await self.ports.planner.repair(self.view)
 
     async def on_trouble(self, failure: ModelError) -> None:
@@ -296,7 +297,7 @@ class LoopRequest:
         await self.ports.on_trouble(failure)
 
     async def _is_large(self) -> bool:
-        """Whether the view is or was large, and a request of the conversation was answered."""
+        """Return whether the view is or was large and a request was answered before."""
         planner, view = self.ports.planner, self.view
         if planner.overflows:
             return True
@@ -350,13 +351,13 @@ class LoopRequest:
             raise
         finally:
             sink.close()
-        # Before it is shown, recorded, or sent again.
+        # Before it is shown, recorded or sent again.
         masked = masked_message(completion.message, redactor)
         is_same = masked is completion.message
         return completion if is_same else replace(completion, message=masked)
 
     def _noted(self, call: ModelCall, usage: Usage, sent: Prefix) -> ModelCall:
-        """Have meter and watch learn from a report; returns the call with their values."""
+        """Update meter and prefix check from a report; return the call with their values."""
         planner = self.ports.planner
         planner.note(usage, self.view)
         # A request that forbids calls has another setting before its messages.
@@ -373,7 +374,7 @@ def partial_text(own: Sequence[ChatMessage]) -> str:
 
 
 def is_continuation(message: ChatMessage) -> bool:
-    """Whether a message is Parley's request for the rest of an answer."""
+    """Return whether a message is Parley's request for the rest of an answer."""
     return message.get("synthetic", False) and message.get("content") == CONTINUE
 
 
@@ -385,10 +386,10 @@ def marked(
     *,
     moved: bool = False,
 ) -> list[ChatMessage]:
-    """Mark breakpoints for the model's prompt cache, if it takes any.
+    """Mark breakpoints for the model's prompt cache, if it supports any.
 
-    For `settled` see `agent.view.view.View`. A view that was `moved` is marked where the compaction
-    left it unchanged: the end of the request before is no longer in it.
+    For `settled`, see `agent.view.view.View`. A view that was `moved` is marked where the
+    compaction left it unchanged, since it no longer contains the end of the previous request.
     """
     if model.cache_layout is None:
         return list(messages)
@@ -402,9 +403,9 @@ def marked(
 
 
 def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
-    """Put bytes in place of handles, and labels in place of pictures that are not shown.
+    """Replace handles by image bytes, or by labels for images that are not shown.
 
-    Messages without pictures come back as the same objects.
+    Messages without images are returned as the same objects.
     """
     return [_filled(each, shown) if pictures_in([each]) else each for each in messages]
 
@@ -420,10 +421,10 @@ def _filled(message: ChatMessage, shown: Mapping[int, str]) -> ChatMessage:
 
 
 def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
-    """Mask configured secrets in a model's message; the message itself comes back without any.
+    """Mask configured secrets in a model's message; return the same message if it has none.
 
-    Values shaped like credentials stay: an answer may be about them. Fields for the provider alone
-    are signed or opaque and cannot be changed: with a secret in them they go as a whole.
+    Values that look like credentials stay: an answer may be about them. Provider-specific fields
+    are signed or opaque and cannot be changed: one that contains a secret is dropped.
     """
     masked = redactor.value(message, redactor.configured)
     if masked == message:
@@ -436,8 +437,9 @@ def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
 class MaskedSink:
     """`agent.models.base.TextSink`: shows a growing answer without configured secrets.
 
-    A secret may come in several pieces: a possible beginning is held back until the next piece. It
-    may be in the text `before`, of the call that this one continues, which is not shown again.
+    A secret may arrive in several pieces: a possible beginning is held back until the next piece.
+    It may
+    begin in `before`, the text of the call that this one continues, which is not shown again.
     """
 
     def __init__(self, sink: TextSink, redactor: Redactor, before: str = "") -> None:
@@ -455,12 +457,12 @@ class MaskedSink:
             self._show(text[:shown])
 
     def restart(self) -> None:
-        """Forget what was pushed."""
+        """Discard the pushed text."""
         self._held, self._known = self._before, len(self._before)
         self._sink.restart()
 
     def close(self) -> None:
-        """Show the rest: nothing follows it."""
+        """Show the rest, since no text follows."""
         held, self._held = self._held, ""
         masked = self._redactor.configured(held, is_piece=True)
         if len("".join(held.split())) <= SHOWN_CHARS or masked != held:

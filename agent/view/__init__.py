@@ -1,1 +1,1 @@
-"""What the model sees of a transcript, how a message is shown shorter, outlines of large texts."""
+"""The model's view of a transcript, edits that shorten messages, and outlines of large texts."""

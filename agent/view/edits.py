@@ -1,11 +1,11 @@
-"""Edits: how one message is shown shortened. Used by agent/view/view.py when a plan is rendered.
+"""Edits: show one message in a shortened form. agent/view/view.py applies them to render a plan.
 
-Every function is pure: the same message always gives the same bytes, nothing given is changed, and
-results share all unchanged parts. An edit that has nothing to do, or would make the message longer,
-returns the very object. Changing a text here moves the prompt cache of every compacted
+Every function is pure: the same message always gives the same bytes, the input is not modified, and
+results share all unchanged parts. An edit that would change nothing, or make the message longer,
+returns the input object. Changing a text here invalidates the prompt cache of every compacted
 conversation.
 
-Call arguments are shortened as JSON text and not as values: keys and numbers keep their spelling.
+Call arguments are shortened as JSON text, not as values, so keys and numbers keep their spelling.
 """
 
 import re
@@ -24,23 +24,23 @@ DUPLICATE = "[Same output as a later tool result]"
 IMAGE = "[image]"
 
 LEAST_OUTLINED_CHARS = 8_000
-"""Shorter texts are not outlined; no outline is so long itself."""
+"""Shorter texts are not outlined; every outline is shorter than this."""
 _NAME_CHARS = 64
 _VALUE_CHARS = 60
 _ARGUMENTS_CHARS = 160
 _LINE_CHARS = 100
 _PRUNED_CHARS = 512
-"""Longest line for a result."""
+"""Longest line in place of a result."""
 _OUTCOME_WINDOW_CHARS = 1_000
-"""Length of either end of a result that is searched for its outcome."""
+"""Length of each end of a result that is searched for its outcome."""
 
 MOST_LINES = 40
 EDGE_CHARS = 400
-"""Length of either end that is shown."""
+"""Length of each end that is shown."""
 LEAST_FOUND = 3
-"""Fewer lines say nothing about the kind of a text."""
+"""Fewer matching lines do not determine the kind of a text."""
 JSON_CHARS = 4_000_000
-"""Longer JSON is outlined as text: parsing it takes longer than a compaction may."""
+"""Longer JSON is outlined as plain text: parsing it would take longer than a compaction may."""
 
 _KINDS = {
     "code": re.compile(
@@ -49,32 +49,33 @@ _KINDS = {
     ).match,
     "Markdown": re.compile(r"^#{1,6} +\S").match,
 }
-"""The lines that show the structure of a text."""
+"""Patterns of the lines that show a text's structure."""
 
 TRUNCATED = "...[truncated]"
 """Source: Hermes."""
 LONG_CHARS = 500
-"""Arguments up to this length stay whole. Source: Hermes."""
+"""Arguments up to this length stay complete. Source: Hermes."""
 _MOST_LEAVES = 20
-"""Shortened arguments end after about as many full leaves (strings inside of them)."""
+"""Shortened arguments end after about this many full leaves (strings inside them)."""
 _LEAST_LEAF_CHARS = 8
 
-# One string, one sign, or one number or word of JSON text.
+# One string, one punctuation mark, or one number or word of JSON text.
 _PIECE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _CLOSING = {"{": "}", "[": "]"}
 _REST = {"{": f'"...":"{TRUNCATED}"', "[": f'"{TRUNCATED}"'}
 
-# The lines that `_result_lines` writes, but for `CLEARED`.
+# The lines written by `_result_lines`, except `CLEARED`.
 _PRUNED = re.compile(r"\[.+ → [\d,]+ chars, [\d,]+ lines?(?:, images: \d+)?; .+\]")
 
 
 def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
-    """Return a tool result as one line: tool, arguments, size, outcome and its telling line.
+    """Reduce a tool result to one line: tool, arguments, size, outcome and most informative line.
 
-    Such a line itself comes back: a list that was compacted before keeps its bytes.
+    A result that already is such a line is returned unchanged: a list that was compacted before
+    keeps its bytes.
 
     Args:
-        call: The one that it answers; None if unknown.
+        call: The call that it answers; None if unknown.
     """
     text = _text(message)
     images = images_in(message)
@@ -88,24 +89,24 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
 
 
 def duplicate(message: ChatMessage) -> ChatMessage:
-    """Return a tool result as a line that refers to a later identical one."""
+    """Replace a tool result by a line that refers to a later identical one."""
     if images_in(message) or len(DUPLICATE) < len(_text(message)):
         return _with_content(message, DUPLICATE)
     return message
 
 
 def with_short_arguments(message: ChatMessage, leaf_chars: int) -> ChatMessage:
-    """Cut the strings inside of long call arguments to `leaf_chars`; they stay valid JSON.
+    """Cut the strings inside long call arguments to `leaf_chars`; the result is valid JSON.
 
-    Keys, numbers and short strings keep their spelling; a text that is not JSON becomes an object
-    with its beginning. Very many values end in a mark.
+    Keys, numbers and short strings keep their spelling; text that is not JSON becomes an object
+    that contains its beginning. A very long list of values is cut and ends in a mark.
     """
     shorter = [shortened(text, leaf_chars) for text in _arguments(message)]
     return _with_arguments(message, shorter)
 
 
 def without_images(message: ChatMessage) -> ChatMessage:
-    """Return the message with a label in place of each image."""
+    """Replace each image in the message by a label."""
     if not images_in(message):
         return message
     label = {"type": "text", "text": IMAGE}
@@ -113,9 +114,9 @@ def without_images(message: ChatMessage) -> ChatMessage:
 
 
 def without_thinking(message: ChatMessage) -> ChatMessage:
-    """Return the message without the model's thoughts, readable and signed.
+    """Remove the model's thoughts, both readable and signed.
 
-    Fields that a server wants back with its tool calls stay: they are bound to them alone.
+    Fields that a server wants back with its tool calls stay, since they belong to the calls.
     """
     if "reasoning" not in message and "opaque" not in message:
         return message
@@ -128,10 +129,10 @@ def without_thinking(message: ChatMessage) -> ChatMessage:
 
 
 def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
-    """Cut text and call arguments to a limit in sum, at least 100.
+    """Cut text and call arguments to a total of `limit_chars`, at least 100.
 
-    The text keeps head and tail around a pointer to the original at `seq`; of several text parts
-    one is left. Arguments stay valid JSON.
+    The text keeps head and tail around a pointer to the original at `seq`; multiple text parts
+    become one. Arguments remain valid JSON.
     """
     text, arguments = _text(message), _arguments(message)
     sizes = [len(text), *map(len, arguments)]
@@ -146,7 +147,7 @@ def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
 
 
 def outlined(message: ChatMessage, seq: int) -> ChatMessage:
-    """Replace a long text by an outline that names the original at `seq`."""
+    """Replace a long text by an outline that refers to the original at `seq`."""
     text = _text(message)
     if len(text) < LEAST_OUTLINED_CHARS:
         return message
@@ -180,7 +181,7 @@ def _with_content(message: ChatMessage, content: str | list[Any]) -> ChatMessage
 
 
 def _with_text(message: ChatMessage, text: str) -> ChatMessage:
-    """Put this text in the place of the first one, and drop the others."""
+    """Replace the first text by this one and drop the others."""
     if isinstance(message.get("content"), str):
         return _with_content(message, text)
     parts = [part for part in _parts(message) if not _is_text(part)]
@@ -190,7 +191,7 @@ def _with_text(message: ChatMessage, text: str) -> ChatMessage:
 
 
 def _with_arguments(message: ChatMessage, arguments: Sequence[str]) -> ChatMessage:
-    """Put these arguments into the calls; the message itself comes back if none differs."""
+    """Replace the calls' arguments; return the input message if none differs."""
     if list(arguments) == _arguments(message):
         return message
     calls = list(message["tool_calls"])
@@ -205,7 +206,7 @@ def _with_arguments(message: ChatMessage, arguments: Sequence[str]) -> ChatMessa
 def _result_lines(
     message: ChatMessage, call: ToolCall | None, text: str, images: int
 ) -> Iterator[str]:
-    """Yield lines that may replace a result, the most telling first."""
+    """Yield candidate lines to replace a result, the most informative first."""
     name = call["function"]["name"] if call else message.get("name")
     if name:
         name = one_line(name, _NAME_CHARS)
@@ -267,11 +268,11 @@ _TELLING = re.compile(r"^.*(?:error|exception|fatal|fail|denied|not found).*$", 
 
 
 def _outcome(text: str) -> tuple[str, str]:
-    """Guess the outcome of a result from its ends; returns it with the most telling line."""
+    """Guess the outcome of a result from its ends; return it with the most informative line."""
     head, tail = text[:_OUTCOME_WINDOW_CHARS], text[-_OUTCOME_WINDOW_CHARS:]
     first = one_line(head.lstrip().partition("\n")[0], _LINE_CHARS)
     first = f"first line: {first}" if first else "no text"
-    # The end first: commands tell their exit code last.
+    # Check the end first: commands print their exit code last.
     code = _EXIT_CODE.search(tail) or _EXIT_CODE.search(head)
     failed = any((
         _FAILED_AT_ONCE.match(head),
@@ -289,7 +290,7 @@ def _outcome(text: str) -> tuple[str, str]:
 
 
 def _shares(sizes: Sequence[int], limit: int) -> list[int]:
-    """Divide a limit: small sizes are granted, the others share the rest equally."""
+    """Divide a limit: small sizes are granted in full, larger ones share the rest equally."""
     shares = [0] * len(sizes)
     for done, place in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[place] = min(sizes[place], limit // (len(sizes) - done))
@@ -314,9 +315,9 @@ def _head_and_tail(text: str, chars: int, seq: int) -> str:
 
 
 def shortened(arguments: str, leaf_chars: int) -> str:
-    """Cut each string of long arguments to `leaf_chars` and a mark; never longer.
+    """Cut each string of long arguments to `leaf_chars` and a mark; never lengthen them.
 
-    A text that is not JSON becomes an object with its beginning.
+    Text that is not JSON becomes an object that contains its beginning.
     """
     if len(arguments) <= LONG_CHARS:
         return arguments
@@ -330,13 +331,13 @@ def shortened(arguments: str, leaf_chars: int) -> str:
 
 
 def fitted(arguments: str, chars: int) -> str:
-    """Return call arguments in at most so many characters, or as `{}`."""
+    """Return call arguments in at most `chars` characters, or `{}`."""
     if len(arguments) <= chars:
         return arguments
     if _is_json(arguments):
         leaf_chars = chars // 2
         while leaf_chars >= _LEAST_LEAF_CHARS:
-            # A result that ends early is longer than `chars`, and not taken.
+            # A result that ends early exceeds `chars` and is not used.
             short = _cut_leaves(arguments, leaf_chars, chars)
             if len(short) <= chars:
                 return short
@@ -359,9 +360,9 @@ def _is_json(text: str) -> bool:
 
 
 def _cut_leaves(text: str, leaf_chars: int, most_chars: int) -> str:
-    """Cut the long strings of JSON text; it stays valid, without white space between values.
+    """Cut the long strings of JSON text, which stays valid; drop white space between values.
 
-    Behind `most_chars` it ends at the next comma with a mark.
+    After `most_chars` it ends at the next comma with a mark.
     """
     cut: list[str] = []
     opened: list[str] = []
@@ -385,7 +386,7 @@ def _cut_leaves(text: str, leaf_chars: int, most_chars: int) -> str:
 
 
 def _cut_leaf(piece: str, leaf_chars: int) -> str:
-    # A text is never longer than its JSON, so most need no parsing.
+    # A text is never longer than its JSON, so most strings need no parsing.
     if len(piece) <= leaf_chars + len(TRUNCATED):
         return piece
     value: str = orjson.loads(piece)
@@ -395,9 +396,10 @@ def _cut_leaf(piece: str, leaf_chars: int) -> str:
 
 
 def _truncated_object(text: str, chars: int) -> str:
-    """Return an object with the beginning of a text, at most so many characters of it.
+    """Return an object that contains at most `chars` characters of a text's beginning.
 
-    The object is shorter than the text, which must be longer than an object without a beginning.
+    The object is shorter than the text, which must be longer than an object with an empty
+    beginning.
     """
     head = storable(text[:chars])
     while True:
@@ -409,7 +411,7 @@ def _truncated_object(text: str, chars: int) -> str:
 
 
 def outline(text: str) -> str:
-    """Outline a text in at most some 5,000 characters: kind, structure, beginning and end."""
+    """Outline a text in at most about 5,000 characters: kind, structure, beginning and end."""
     lines = text.splitlines() or [""]
     kind, found = _typed(text, lines)
     shown = [f"- {one_line(line, _LINE_CHARS)}" for line in islice(found, MOST_LINES)]
@@ -425,7 +427,7 @@ def _typed(text: str, lines: Sequence[str]) -> tuple[str, Iterator[str]]:
         found = [f"line {n}: {line.strip()}" for n, line in enumerate(lines, 1) if pattern(line)]
         if len(found) >= LEAST_FOUND:
             return kind, iter(found)
-    # Of a mere text the beginnings of lines, evenly spread.
+    # For text without structure, the beginnings of evenly spaced lines.
     full = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
     step = max(1, len(full) // (MOST_LINES // 2))
     return "text", (f"line {n}: {line.strip()}" for n, line in full[::step])
@@ -442,7 +444,7 @@ def _json(text: str) -> Iterator[str] | None:
 
 
 def _members(path: str, value: object, depth: int = 0) -> Iterator[str]:
-    """Yield a line for each value down to the second level, of a list for its first item."""
+    """Yield a line per value down to the second level; for a list, only for its first item."""
     if isinstance(value, dict):
         yield f"{path or 'object'}: {len(value)} keys"
         # No more than can be shown: an object may have a million keys.

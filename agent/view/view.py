@@ -1,6 +1,6 @@
-"""Views: what the model sees of a transcript (invariant 4). Rendering a plan is pure.
+"""Views: the part of a transcript that the model sees (invariant 4). Rendering a plan is pure.
 
-A plan is a small value that names messages by their `seq`; its only texts are the summaries that
+A plan is a small value that refers to messages by `seq`; its only texts are the summaries that
 replace messages.
 """
 
@@ -35,24 +35,24 @@ RECALL_WAYS = {
     "read_conversation": "read_conversation(from_seq=N) returns messages from number N on",
     "lcm_expand": "lcm_expand(node=N) returns the messages that a node stands for",
 }
-"""Tools that recall more, in the order of the text."""
+"""Tools for recalling more, in the order of the text."""
 RECALL_BEGIN = (
     "What is not in it can be recalled, so look it up before you guess, with those of these tools"
     " that you have"
 )
-"""Precedes them; "that you have", since a plan outlives the engine that offered some."""
+"""Text before the tools; "that you have", since a plan outlives the engine that offered some."""
 
 E = TypeVar("E", bound=tuple[int, ChatMessage])
 SummaryRole = Literal["user", "assistant"]
 SummarySource = Literal["model", "extract", "pointer"]
-"""Written by the summary model, or by the extractor; a pointer only names the range."""
+"""Author of a summary: the summary model or the extractor; a pointer only names the range."""
 EditKind = Literal["prune", "duplicate", "outline", "arguments", "images", "clip"]
 
 _seq = itemgetter(0)
 
 
 class Entry(NamedTuple):
-    """A stored message of the transcript, and its position there."""
+    """A stored message and its position in the transcript."""
 
     seq: int
     message: ChatMessage
@@ -60,13 +60,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The text in the view for the messages `first_seq` to `last_seq` of the transcript.
+    """The text that replaces messages `first_seq` to `last_seq` of the transcript in the view.
 
     Attributes:
-        role: Chosen when the plan was made, so that no two neighbours have the same role.
+        role: Chosen when the plan is made, so that adjacent messages have different roles.
         model: Name of the summary model, if the summary was written ahead.
-        node: Number of its node (agent/context_engine.py); 0 for none.
-        level: The node's; 0 for a leaf.
+        node: Number of its node (agent/context_engine.py); 0 if it has none.
+        level: Level of the node; 0 for a leaf.
     """
 
     text: str
@@ -81,14 +81,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One message that is shown shortened.
+    """A message shown in shortened form.
 
     Attributes:
-        kind: prune: a tool result becomes one line; duplicate: the same, since a later result is
-            identical; outline: a very long text becomes an outline of it; arguments: long values in
-            its calls are cut; images: images become labels; clip: texts over `limit` characters
-            keep their head and tail.
-        limit: Characters; 0 if the kind needs none.
+        kind: prune: a tool result becomes one line; duplicate: likewise, because a later result is
+            identical; outline: a very long text becomes an outline; arguments: long values in its
+            calls are cut; images: images become labels; clip: texts over `limit` characters keep
+            head and tail.
+        limit: In characters; 0 if the kind needs none.
     """
 
     seq: int
@@ -98,23 +98,22 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """The messages of the transcript that are shown, and how; named by their `seq`.
+    """The messages of the transcript to show, referenced by `seq`, and their edits.
 
-    Shown are the head (`first_seq` to `head_upto`), the summaries, pinned messages, and the tail
-    (`tail_from` on). A plan without a tail start shows all messages from `first_seq` on.
+    The view shows the head (`first_seq` to `head_upto`), the summaries, pinned messages, and the
+    tail (from `tail_from`). A plan without a tail start shows all messages from `first_seq` on.
 
     Attributes:
         first_seq: Earlier messages are out of view (`/new` starts after the newest message).
-        hidden: Ranges of seqs, both ends included, that are left out (the question of `/retry`).
-        head_upto: Newest message of the head; 0 for no head.
+        hidden: Inclusive ranges of seqs to omit (the question of `/retry`).
+        head_upto: Newest message of the head; 0 if there is no head.
         summaries: Shown after the head, in order.
         pinned: Messages shown between head and tail, in order.
-        tail_from: First message of the tail; 0 while nothing has been compacted.
-        edits: In order of seq; at most one of each kind for a message.
-        thinking_from: Messages before it are shown without thoughts: signed thinking is bound to
-            the exact conversation before it.
-        recall: `recall_text` after the reference in the summaries' message; empty before version
-            3.
+        tail_from: First message of the tail; 0 before the first compaction.
+        edits: Ordered by seq; at most one of each kind per message.
+        thinking_from: Earlier messages are shown without thoughts: signed thinking is bound to the
+            exact conversation before it.
+        recall: `recall_text` after the reference in the summaries' message; empty before version 3.
     """
 
     first_seq: int = 1
@@ -129,29 +128,29 @@ class ViewPlan:
 
     @property
     def compacted(self) -> bool:
-        """Whether earlier turns are represented by a summary."""
+        """Whether a summary replaces earlier turns."""
         return bool(self.summaries)
 
     @property
     def rewritten_upto(self) -> int:
-        """Newest old message that is shown shortened; 0 for none."""
+        """Newest old message shown in shortened form; 0 if there is none."""
         return max((edit.seq for edit in self.edits if edit.kind != "clip"), default=0)
 
     @property
     def newest_named(self) -> int:
-        """Newest message that the plan does more with than show it in the tail."""
+        """Newest message that the plan handles other than as part of the tail."""
         edited = max((edit.seq for edit in self.edits), default=0)
         hidden = max((high for _, high in self.hidden), default=0)
         return max(edited, hidden, self.head_upto, self.thinking_from - 1)
 
     def shows(self, seq: int) -> bool:
-        """Whether the message at `seq` is in the view."""
+        """Return whether the message at `seq` is in the view."""
         if seq < self.first_seq or any(low <= seq <= high for low, high in self.hidden):
             return False
         return seq >= self.tail_from or seq <= self.head_upto or seq in self.pinned
 
     def select(self, entries: Sequence[E]) -> list[E]:
-        """Return the entries (in order of seq) that are in the view, in time of their number."""
+        """Return the entries in the view, in linear time; entries are ordered by seq."""
         first = bisect_left(entries, self.first_seq, key=_seq)
         head_end = bisect_right(entries, self.head_upto, lo=first, key=_seq)
         tail_start = bisect_left(entries, self.tail_from, lo=head_end, key=_seq)
@@ -161,7 +160,7 @@ class ViewPlan:
         return [entry for entry in shown if self.shows(entry[0])] if self.hidden else shown
 
     def hiding(self, low: int, high: int) -> "ViewPlan":
-        """Return this plan with one more hidden range, without summaries of hidden messages alone.
+        """Return this plan with another hidden range, without summaries of hidden messages only.
 
         Without the last summary, the cut messages are shown again.
         """
@@ -177,21 +176,21 @@ class ViewPlan:
 def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[ChatMessage]:
     """Return the messages that the plan shows, in order; results follow their calls' order.
 
-    Unedited messages are the given objects.
+    Unedited messages are the input objects.
 
     Args:
-        entries: (seq, message) in order of seq; more than the plan shows is allowed.
+        entries: (seq, message) ordered by seq; may include more than the plan shows.
     """
     shown = plan.select(list(entries))
     messages = rewrite(plan, shown)
     behind_head = bisect_right(shown, plan.head_upto, key=_seq)
-    # Each side by itself: the summaries are between, and no group reaches across (invariant 6).
+    # Each side separately: the summaries are between, and no group spans both (invariant 6).
     head, rest = order_results(messages[:behind_head]), order_results(messages[behind_head:])
     return [*head, *summary_messages(plan), *rest]
 
 
 def shown_messages(system: str, plan: ViewPlan, entries: Sequence[Entry]) -> list[ChatMessage]:
-    """Return the system message and the messages that a plan shows."""
+    """Return the system message followed by the messages that a plan shows."""
     first = ChatMessage(role="system", content=noted(system, plan))
     return [first, *render(plan, entries)]
 
@@ -199,20 +198,20 @@ def shown_messages(system: str, plan: ViewPlan, entries: Sequence[Entry]) -> lis
 def with_newer(
     plan: ViewPlan, messages: Sequence[ChatMessage], newer: Sequence[Entry]
 ) -> list[ChatMessage] | None:
-    """Append newer messages of the transcript to those of a view, which shows them all.
+    """Append newer messages of the transcript to those of a view.
 
-    None if they change earlier messages or are shown edited: then the view must be rendered.
+    Returns None if they change earlier messages or have edits: then the view must be rendered.
     """
     if not newer:
         return [*messages]
-    # A result belongs to the group before it, whose order it may change.
+    # A result belongs to the group before it and may change its order.
     if newer[0].seq <= plan.newest_named or newer[0].message["role"] == "tool":
         return None
     return [*messages, *order_results([entry.message for entry in newer])]
 
 
 def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
-    """Return the messages of a plan's summaries: one for neighbours of the same role."""
+    """Return the messages of a plan's summaries: adjacent summaries of one role share one."""
     messages: list[ChatMessage] = []
     for role, same in groupby(plan.summaries, key=attrgetter("role")):
         run = [*same]
@@ -221,15 +220,15 @@ def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
         for each in run:
             heading = f"[node {each.node}: {each.first_seq} to {each.last_seq}]\n"
             blocks.append(f"{heading if each.node else ''}{each.text}")
-        # Synthetic: not a question, and no round begins with it.
+        # Synthetic: not a question, and it starts no round.
         messages.append(ChatMessage(role=role, content="\n\n".join(blocks), synthetic=True))
     return messages
 
 
 def recall_text(tools: Iterable[str]) -> str:
-    """Return a summary's text about recalling more with the offered tools, empty without any.
+    """Return a summary's hint on recalling more with the offered tools, or "".
 
-    It is stored with the plan, which so shows the same bytes under a newer version too.
+    It is stored with the plan, so the plan gives the same bytes in newer versions.
     """
     offered = set(tools)
     ways = [way for name, way in RECALL_WAYS.items() if name in offered]
@@ -239,12 +238,12 @@ def recall_text(tools: Iterable[str]) -> str:
 
 
 def noted(system: str, plan: ViewPlan) -> str:
-    """Return the system prompt of this plan: with the note once it is compacted."""
+    """Return the system prompt of this plan, with the note if the plan is compacted."""
     return system + NOTE if plan.compacted else system
 
 
 def rewrite(plan: ViewPlan, shown: Sequence[tuple[int, ChatMessage]]) -> list[ChatMessage]:
-    """Apply the plan's edits; unedited messages are the same objects."""
+    """Apply the plan's edits; unedited messages are the input objects."""
     if not plan.edits and not plan.thinking_from:
         return [message for _, message in shown]
     by_seq: dict[int, list[Edit]] = {}
@@ -254,7 +253,7 @@ def rewrite(plan: ViewPlan, shown: Sequence[tuple[int, ChatMessage]]) -> list[Ch
     messages: list[ChatMessage] = []
     for seq, message in shown:
         if message["role"] == "assistant":
-            # Only the newest message's calls: ids may be repeated in later groups.
+            # Only the newest message's calls: later groups may reuse ids.
             calls = {call["id"]: call for call in message.get("tool_calls") or ()}
         kept = message if seq >= plan.thinking_from else rewriting.without_thinking(message)
         edits = by_seq.get(seq)
@@ -282,13 +281,13 @@ def _edited(entry: Entry, edits: Sequence[Edit], calls: Mapping[str, ToolCall]) 
 
 
 _ORDER: tuple[EditKind, ...] = ("duplicate", "prune", "outline", "arguments", "images", "clip")
-"""A clip comes last: the others name the original size."""
+"""Clips come last: the other edits mention the original size."""
 
 
 def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Sort each group's results, which are stored in the order of their ends, by its calls.
+    """Sort each group's results, which are stored in order of completion, by its calls.
 
-    Calls and results of one group are neighbours in the transcript.
+    Calls and results of a group are adjacent in the transcript.
     """
     ordered: list[ChatMessage] = []
     for is_result, run in groupby(messages, key=lambda message: message["role"] == "tool"):
@@ -305,10 +304,10 @@ def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
 class View:
     """The view of a running turn: its plan, the originals that it shows, and the messages.
 
-    `messages` starts with the system message and only grows at its end until `adopt` brings
-    another plan. `settled` are the places in it up to which old messages were rewritten: by this
-    plan and, until the view grows, by the one before. The next compaction rewrites what follows.
-    `rendered` are `messages` if the caller has them already.
+    `messages` starts with the system message and only grows at its end until `adopt` applies
+    another plan. `settled` are the positions up to which old messages were rewritten: by this plan
+    and, until the view grows, by the previous one. The next compaction rewrites what follows.
+    `rendered` are `messages` if the caller already has them.
     """
 
     system: str
@@ -329,36 +328,36 @@ class View:
 
     @property
     def moved(self) -> bool:
-        """Whether nothing was added since its plan was made: no request has shown it yet."""
+        """Whether nothing was added since its plan was made, so no request has shown it yet."""
         return bool(self.entries) and self.entries[-1].seq < self.plan.thinking_from
 
     def adopt(self, plan: ViewPlan) -> None:
-        """Show another plan of the same transcript, and drop originals that are out of view."""
+        """Apply another plan of the same transcript, and drop originals that are out of view."""
         self.plan = plan
         self.entries = plan.select(self.entries)
         self.messages = shown_messages(self.system, plan, self.entries)
         self._settle()
 
     def take(self, other: "View") -> None:
-        """Show the contents of another view of the same transcript, which is used up."""
+        """Take over another view of the same transcript, which must not be used afterwards."""
         self.plan, self.entries, self.messages = other.plan, other.entries, other.messages
         self._settle()
 
     def begin_with(self, system: str) -> None:
-        """Show another system prompt before the same messages."""
+        """Replace the system prompt before the same messages."""
         self.system = system
         first = ChatMessage(role="system", content=noted(system, self.plan))
         self.messages = [first, *self.messages[1:]]
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Add the newest messages of the transcript in the order of being shown.
+        """Add the newest messages of the transcript, in display order.
 
-        Results of a group are shown in the order of its calls, not of their seqs.
+        A group's results follow the order of its calls, not of their seqs.
         """
-        # In order of seq: `select` searches them by halving.
+        # Ordered by seq: `select` uses binary search.
         self.entries += sorted(entries, key=lambda entry: entry.seq)
         self.messages += [entry.message for entry in entries]
-        # The next request no longer continues what was shown under the former plan.
+        # The next request no longer continues the messages shown under the former plan.
         if self._former is not self.plan:
             self._former = self.plan
             self._settle()
@@ -368,14 +367,14 @@ class View:
         self.settled = sorted({place for seq in ends if (place := self._place_of(seq))})
 
     def _place_of(self, seq: int) -> int:
-        """Find the newest message up to `seq`; 0 for none of the transcript's."""
+        """Find the position of the newest message up to `seq`; 0 if there is none."""
         shown = bisect_right(self.entries, seq, key=_seq)
         behind_head = seq > self.plan.head_upto
         return shown + len(summary_messages(self.plan)) if shown and behind_head else shown
 
 
 def dump_plan(plan: ViewPlan) -> str:
-    """Return the plan as versioned JSON text, without the values of an empty plan."""
+    """Serialize a plan to versioned JSON, omitting the values of an empty plan."""
     named = {each.name: getattr(plan, each.name) for each in fields(plan)}
     own = {name: value for name, value in named.items() if value != getattr(_EMPTY, name)}
     return orjson.dumps({"version": VERSION, **own}).decode()
@@ -385,15 +384,15 @@ _EMPTY = ViewPlan()
 
 
 def load_plan(text: str) -> ViewPlan:
-    """Return the plan that `dump_plan` wrote; raises a ValueError for an unknown version."""
+    """Parse a plan written by `dump_plan`; raise a ValueError for an unknown version."""
     data = orjson.loads(text)
     version = data.pop("version", None)
-    # Databases have plans of released versions, which are not rewritten.
+    # Databases contain plans of released versions, which are not rewritten.
     if version not in {1, 2, VERSION}:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
     summaries = tuple(Summary(**item) for item in data.get("summaries", ()))
     head_upto = data.get("head_upto", 0)
-    # Up to 0.6 a head could reach into the summary's range, which no compaction could take out.
+    # Up to 0.6 a head could overlap the summary's range, and no compaction could remove it.
     return ViewPlan(**{
         **data,
         "hidden": tuple((low, high) for low, high in data.get("hidden", ())),
