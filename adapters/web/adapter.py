@@ -1,4 +1,4 @@
-"""`WebAdapter`: the web chat as one more platform, and its routes on the gateway's HTTP server.
+"""`WebAdapter`: the web chat as a platform, with its routes on the gateway's HTTP server.
 
 A page reads the history by position, so `send` only has to wake the event streams.
 """
@@ -39,11 +39,11 @@ from adapters.web.requests import (
 
 PING_S = 15.0
 SEND_S = 600.0
-"""Time for a browser to download a file, the same as to upload one."""
+"""Time limit for a browser to download a file, the same as for an upload."""
 FILES_AT_ONCE = 8
-"""Files read whole before their size is known."""
+"""Files of unknown size read into memory at once."""
 FORMS_AT_ONCE = 2
-"""Messages with files that are stored together: their checksums are made in one transaction."""
+"""Messages with files stored concurrently; their checksums take time in the transaction."""
 
 
 def build(settings: WebSettings, host: Host) -> "WebAdapter":
@@ -61,10 +61,10 @@ class WebAdapter:
 
     platform: str = "web"
     account: str = DEFAULT_ACCOUNT
-    # Pages read the database by position: a row that is sent twice is shown once.
+    # Pages read the database by position, so a row sent twice is shown once.
     idempotent_sends = True
     preview_interval_s = 0.05
-    # Browsers may come to any process, and nothing goes out from here.
+    # Browsers may connect to any process, and nothing is polled.
     is_exclusive = False
     pool = None
 
@@ -98,7 +98,7 @@ class WebAdapter:
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
             web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
-            # A stream has no end that a HEAD could wait for.
+            # A stream has no end, so HEAD would hang.
             web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
         ]
 
@@ -106,7 +106,7 @@ class WebAdapter:
         if not self._has_provider:
             return []
         protect, guard = self._guard.protect, self._guard
-        # It changes something: a HEAD, with which programs check links, must not.
+        # This changes state, so HEAD, which programs use to check links, is not allowed.
         return [
             web.post("/api/sign-in/oidc", protect(guard.lead_out, public=True)),
             web.get(CALLBACK, protect(guard.come_back, public=True), allow_head=False),
@@ -127,7 +127,7 @@ class WebAdapter:
         with self._limits.room(visitor) as reach:
             if request.content_type != "multipart/form-data":
                 return await self._accept(place, visitor, await posted_message(request, reach))
-            # Files are refused before they are read; a text is read, since it may be `/stop`.
+            # Refuse files before reading them; read a text, since it may be `/stop`.
             wait_s = self._intake.wait_s(self.platform, visitor.sender)
             if wait_s and visitor.role != OWNER.role:
                 raise LimitReached("Too many messages in a short time.", int(wait_s) + 1)
@@ -155,7 +155,7 @@ class WebAdapter:
         response = file_response(file)
         with self._limits.room(visitor_of(request)) as reach:
             reach(len(file.content))
-            # Sent inside this block: it takes memory until the browser has received it.
+            # Send within this block, since it takes memory until the browser has received it.
             try:
                 async with asyncio.timeout(SEND_S):
                     await response.prepare(request)
@@ -166,11 +166,11 @@ class WebAdapter:
 
     @property
     def receivers(self) -> tuple["WebAdapter"]:
-        """It waits for browsers."""
+        """The adapter itself: it waits for browsers."""
         return (self,)
 
     async def run(self) -> None:
-        """Wait until cancelled: messages come in through the routes."""
+        """Wait until cancelled; messages arrive through the routes."""
         self.connected = True
         try:
             await asyncio.Event().wait()
@@ -182,18 +182,18 @@ class WebAdapter:
         self._hub.close()
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Wake the pages to read the committed answer in place of its preview."""
+        """Wake the pages to show the committed answer instead of its preview."""
         self._hub.show(message.address.chat, "")
         self._hub.refresh(message.address.chat)
         self._elsewhere.ended(message.address.chat)
         return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Wake the pages to read that the question is over."""
+        """Wake the pages to show that the question is closed."""
         self._hub.refresh(withdrawal.address.chat)
 
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
-        """Files come with their message; there is nowhere else to fetch one from."""
+        """Refuse: files arrive with their message and cannot be fetched later."""
         raise FetchRejected(f"{attachment.name} did not come with its message")
 
     async def preview(
@@ -213,20 +213,20 @@ class WebAdapter:
     async def find_preview(
         self, _question: MessageRef, _nonce: str, _others: frozenset[str]
     ) -> str | None:
-        """Return None: no preview is left behind here."""
+        """Return None: previews leave no message behind."""
         return None
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show the sign of work on the open pages."""
+        """Show "working" on the open pages."""
         self._hub.show_working(question.address.chat)
         self._elsewhere.working(question.address.chat)
 
     async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
-        """Do nothing: the page itself marks its messages."""
+        """Do nothing: the page marks its messages itself."""
 
 
 def _me(visitor: Visitor) -> dict[str, object]:
-    """Return the page's form of its user."""
+    """Return the user as JSON data for the page."""
     return {
         "name": visitor.name,
         "role": visitor.role,

@@ -1,11 +1,11 @@
-"""Event streams: the history of a chat after a position, then its news, as server-sent events.
+"""Event streams: a chat's history after a position, then new items, as server-sent events.
 
-The position is two numbers: how far the user's messages (inbox) and the answers (outbox) were read.
-It is the id of every item, so a browser that reconnects sends it. Both count on their own: an
-answer to an older message may come after a newer message.
+The position is two numbers: the last read user message (inbox) and answer (outbox). It is the id of
+every event, so a reconnecting browser sends it. Both count separately, since an answer to an older
+message may come after a newer message.
 
-Nothing is queued for a listener: it is only woken, and reads what it missed from the history. So a
-slow one blocks nobody.
+Nothing is queued for a listener: it is woken and reads missed items from the history, so a slow one
+blocks no other.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    # nginx would hold events back until its buffer is full.
+    # nginx would delay events until its buffer is full.
     "X-Accel-Buffering": "no",
 }
-# A client that reads nothing for this long is disconnected; it returns with its position.
+# Disconnect a client that reads nothing for this long; it returns with its position.
 WRITE_TIMEOUT_S = 60.0
-# Longest beginning of a growing answer that is shown: all of it is rendered again each time.
+# Most characters shown of a growing answer, which is rendered again each time.
 PREVIEW_CHARS = 30_000
-# Renderings kept for the next reader.
+# Number of cached renderings.
 KEPT_RENDERINGS = 100
 
 log = structlog.get_logger()
 
 Shown = dict[str, str]
-"""A text under the name of its form: "html" or "markdown"."""
+"""A text by its format: "html" or "markdown"."""
 
 _EVENT_ID = re.compile(r"(\d{1,18})-(\d{1,18})")
 
@@ -54,9 +54,9 @@ class Listener:
     """One open event stream.
 
     Attributes:
-        stale: The history may have new items.
-        working: A sign of work must be shown, once.
-        replaced: The user opened too many others; this one ends.
+        stale: Whether the history may have new items.
+        working: Whether to show "working" once.
+        replaced: Whether the stream ends because the user opened too many.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Listener:
         self.woken = asyncio.Event()
 
     def replace(self) -> None:
-        """End the stream; its page connects again when it is used."""
+        """End the stream; its page reconnects when used."""
         self.replaced = True
         self.woken.set()
 
@@ -88,7 +88,7 @@ class Hub:
 
     @contextmanager
     def listen(self, chat: str) -> Iterator[Listener]:
-        """Register a listener for as long as the block runs; it starts out stale."""
+        """Register a listener while the block runs; it starts stale."""
         listener = Listener()
         listeners = self._chats.setdefault(chat, _OpenChat()).listeners
         if not listeners:
@@ -103,24 +103,24 @@ class Hub:
                 self._elsewhere.closed(chat)
 
     def preview(self, chat: str) -> str:
-        """Return the text of the growing answer in the chat; "" for none."""
+        """Return the chat's growing answer; "" without one."""
         found = self._chats.get(chat)
         return found.preview if found else ""
 
     def show(self, chat: str, text: str) -> None:
-        """Show a growing answer, to later listeners as well; an empty text shows none."""
+        """Show a growing answer to current and later listeners; "" removes it."""
         self._chats.setdefault(chat, _OpenChat()).preview = text
         self._wake(chat)
         self._forget_if_unused(chat)
 
     def show_working(self, chat: str) -> None:
-        """Show the listeners that an answer is being made."""
+        """Show "working" to the listeners."""
         for listener in self._listeners(chat):
             listener.working = True
         self._wake(chat)
 
     def refresh(self, chat: str) -> None:
-        """Have the listeners read the history again."""
+        """Make the listeners read the history again."""
         for listener in self._listeners(chat):
             listener.stale = True
         self._wake(chat)
@@ -146,20 +146,20 @@ class Hub:
 
 
 class Renderings:
-    """Renders a text once for all its readers and keeps the newest; for one event loop."""
+    """Renders a text once for all readers and caches the newest; not thread-safe."""
 
     def __init__(self, render: Callable[[str], str], most: int) -> None:
         self._render = render
         self._kept: Recent[str, asyncio.Future[str]] = Recent(most)
 
     async def of(self, markdown: str) -> str:
-        """Return the rendering of a text; concurrent readers of the same text share it."""
+        """Return the rendering of a text; concurrent readers share it."""
         if (rendering := self._kept.get(markdown)) is None:
             loop = asyncio.get_running_loop()
             rendering = loop.run_in_executor(None, self._render, markdown)
         self._kept[markdown] = rendering
         try:
-            # A reader that leaves must not cancel the rendering for the others.
+            # A leaving reader must not cancel the rendering for others.
             return await asyncio.shield(rendering)
         except Exception:
             self._kept.pop(markdown, None)
@@ -167,7 +167,7 @@ class Renderings:
 
 
 class Position(NamedTuple):
-    """All items up to these two sequence numbers were read."""
+    """The last read sequence numbers of inbox and outbox."""
 
     inbox: int = 0
     outbox: int = 0
@@ -176,8 +176,8 @@ class Position(NamedTuple):
 class EventStreams:
     """Handler of GET /api/chats/{chat}/events.
 
-    `ping_s` is the longest silence; with each ping the history is read again, so that an answer
-    which another process committed arrives as well.
+    `ping_s` is the longest silence; each ping reads the history again, so answers committed by
+    another process arrive as well.
     """
 
     def __init__(
@@ -210,12 +210,12 @@ class EventStreams:
         return response
 
     async def _follow(self, request: web.Request, stream: "_Stream", listener: Listener) -> None:
-        # Checked each time: a revoked session sees nothing more.
+        # Check each time, so that a revoked session sees nothing more.
         while not self._hub.closed and await self._guard.still(request):
             if listener.replaced:
                 await stream.write(frame("closed", {}))
                 return
-            # Before reading: later news wake the stream again.
+            # Clear before reading, so that later items wake the stream again.
             listener.woken.clear()
             await stream.write_news(listener, self._hub.preview(stream.address.chat))
             try:
@@ -250,7 +250,7 @@ class _Stream:
 
     async def write_news(self, listener: Listener, preview: str) -> None:
         if listener.stale:
-            # Before reading: later commits make it stale again.
+            # Reset before reading, so that later commits make it stale again.
             listener.stale = False
             answered = await self._write_items()
             if answered or not self._synced:
@@ -270,7 +270,7 @@ class _Stream:
             await self._response.write(data)
 
     async def _write_items(self) -> bool:
-        """Write new items; return whether one is an answer, which moves the gauge."""
+        """Write new items; return whether one is an answer, which changes the gauge."""
         items = await self._history.items(
             self.address, after_inbox=self._position.inbox, after_outbox=self._position.outbox
         )
@@ -291,19 +291,19 @@ class _Stream:
         if not text:
             return frame("preview_end", {})
         if len(text) > PREVIEW_CHARS:
-            # Cut the text, not the HTML: tags must close.
+            # Cut the text, not the HTML, whose tags must close.
             text = text[:PREVIEW_CHARS] + PREVIEW_END
         return frame("preview", await self._shown(text))
 
     async def _shown(self, text: str, *, is_answer: bool = True) -> Shown:
-        """Return a text in the client's form: answers are markdown, users' messages plain text."""
+        """Return a text in the client's format; answers are Markdown, user messages plain text."""
         if self.as_markdown:
             return {"markdown": text}
         return {"html": await self._pages.of(text) if is_answer else escape(text)}
 
 
 def requested_position(request: web.Request) -> Position:
-    """Return the client's position: `Last-Event-ID` (a reconnect) before the query's numbers."""
+    """Return the client's position from `Last-Event-ID` (a reconnect) or else the query."""
     query = f"{request.query.get('inbox', '0')}-{request.query.get('outbox', '0')}"
     known = _EVENT_ID.fullmatch(request.headers.get("Last-Event-ID", ""))
     if not (found := known or _EVENT_ID.fullmatch(query)):
@@ -312,10 +312,10 @@ def requested_position(request: web.Request) -> Position:
 
 
 def positions(start: Position, items: Sequence[ChatItem]) -> list[Position]:
-    """Return for each item the furthest position from which no later item would be missed.
+    """Return for each item the furthest position that misses no later item.
 
-    Answers may come in another order than their outbox numbers (a command is answered during the
-    turn of an older message), so the outbox part waits for the lower numbers.
+    Answers may come out of outbox order (a command is answered during an older message's turn), so
+    the outbox part waits for the lower numbers.
     """
     found: list[Position] = []
     pending = sorted(item.outbox_seq for item in items if item.outbox_seq)
@@ -333,7 +333,7 @@ def positions(start: Position, items: Sequence[ChatItem]) -> list[Position]:
 
 
 def item_data(item: ChatItem, shown: Shown) -> dict[str, object]:
-    """Return the page's form of an item, without empty fields."""
+    """Return an item as JSON data for the page, without empty fields."""
     who = "parley" if item.outbox_seq else "you"
     place = {"inbox_seq": item.inbox_seq, "outbox_seq": item.outbox_seq}
     rest = {
@@ -357,9 +357,9 @@ def item_data(item: ChatItem, shown: Shown) -> dict[str, object]:
 
 
 def page_html(markdown: str) -> str:
-    """Return an answer's HTML without style attributes, which the page's CSP forbids.
+    """Render an answer to HTML without style attributes, which the page's CSP forbids.
 
-    A quote in text or in an attribute is always escaped, so only the renderer's own match.
+    Quotes in text and attributes are escaped, so only the renderer's own attributes match.
     """
     return to_html(markdown).replace(' style="text-align:', ' class="align-')
 

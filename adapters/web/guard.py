@@ -1,9 +1,8 @@
 """Checks each request of the web chat before its handler sees it.
 
-A request needs a session's cookie or the token; the Unix socket is protected by its file's
-permissions alone. Foreign sites are refused: under a name that leads to this machine (DNS
-rebinding), with a foreign Origin, with a form without Parley's mark. The page and its files are
-public, so that users can sign in.
+A request needs a session cookie or the token; the Unix socket is protected by its file permissions.
+Other sites are refused: host names that lead to this machine (DNS rebinding), a foreign Origin, a
+form without Parley's header. The page and its files are public, so that users can sign in.
 """
 
 import ipaddress
@@ -55,14 +54,14 @@ log = structlog.get_logger()
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 COOKIE_S = 400 * 86_400
-"""The longest that browsers keep one. The end of a session is in its row alone."""
+"""The longest lifetime in browsers. Only the database row ends a session."""
 
 SIGN_IN = (
     "Sign in first: open the link that the command parley open prints on Parley's machine, or that"
     " you were invited with. The token works as well."
 )
 ERRAND_S = 600
-"""How long a user may take at the identity provider."""
+"""Time limit for a user at the identity provider, in seconds."""
 REFUSED_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title} &ndash; Parley</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -76,7 +75,7 @@ REFUSED_PAGE = """<!doctype html>
 </html>
 """
 OF_SETTINGS = frozenset({"host_refused", "origin_refused", "proxy_not_trusted"})
-"""Refusals that a wrong setting of Parley, or of a proxy, causes for all users."""
+"""Refusals caused for all users by a wrong setting of Parley or a proxy."""
 WARNED_EVERY_S = 600.0
 NOT_STORED = "storage_unavailable"
 TOO_OFTEN = "too_many_requests"
@@ -86,16 +85,16 @@ TITLES = {
     BUSY: "Parley is busy",
 }
 CROWDED_S = 10
-"""Seconds to wait before another try if all connections are busy."""
+"""Seconds to wait before a retry when all connections are busy."""
 SIGN_IN_BYTES = 10_000
-"""Bytes of a sign-in request, which anyone may post."""
+"""Most bytes of a sign-in request, which anyone may post."""
 NOT_SIGNED_IN = frozenset({401, 429, 503})
-"""Statuses after which a user may try again, or sign in another way."""
+"""Statuses after which a user may retry or sign in differently."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """The origin of a request, stored in it for its handler; a public one has no visitor."""
+    """A request's origin, stored for its handler; a public request has no visitor."""
 
     caller: Requester
     cookie: str = ""
@@ -106,7 +105,7 @@ VISIT = web.RequestKey("visit", Visit)
 
 
 class Guard:
-    """Wraps handlers; a refused request gets an error and never reaches its handler."""
+    """Wraps handlers, so that a refused request never reaches its handler."""
 
     def __init__(self, door: Door, settings: WebSettings) -> None:
         self._door = door
@@ -115,12 +114,12 @@ class Guard:
         self._warned: dict[str, float] = {}
 
     def protect(self, handler: Handler, *, public: bool = False, forms: bool = False) -> Handler:
-        """Return the handler behind all checks.
+        """Wrap a handler in all checks.
 
         Args:
-            public: Users need not be signed in.
-            forms: It shows pages with forms, and checks the token of each that is posted. Users
-                that have to sign in first are led back to the page.
+            public: Whether it needs no sign-in.
+            forms: Whether it serves pages with forms and checks their tokens itself. After a
+                sign-in users return to the page.
         """
 
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -143,7 +142,7 @@ class Guard:
             except ConnectionError:
                 if request.transport is not None:
                     raise
-                # In the middle of the request's body, or of the answer.
+                # The connection broke within the request's body or the response.
                 refusal = Refusal(400, "connection_closed", "The connection is gone.")
             self._report(request, refusal)
             return answer_to(request, refusal, leads_back=forms)
@@ -151,7 +150,7 @@ class Guard:
         return guarded
 
     async def sign_in(self, request: web.Request) -> web.Response:
-        """Begin a session for the secret of a link, or for the token."""
+        """Start a session for a link's secret or the token."""
         fields, _ = await read_json(request, SIGN_IN_BYTES)
         kinds: tuple[Proof, ...] = ("link", "token")
         shown = [(kind, fields[kind]) for kind in kinds if isinstance(fields.get(kind), str)]
@@ -169,25 +168,25 @@ class Guard:
         return _with_cookie(web.Response(status=204, headers=API_HEADERS), request, signed_in)
 
     async def ways_in(self, _request: web.Request) -> web.Response:
-        """Answer with the host of the identity provider, null if there is none."""
+        """Return the identity provider's host, or null."""
         return json_response({"provider": self._door.provider})
 
     async def lead_out(self, request: web.Request) -> web.Response:
-        """Return the address of the provider's page, and set the cookie for the way back.
+        """Return the provider's address, and set the cookie for the way back.
 
-        A POST: a link of another site cannot start a sign-in that replaces the current user.
+        POST, so that another site's link cannot start a sign-in that replaces the user.
         """
         visit = request[VISIT]
         refuse_if_crowded(request)
         with _unreachable():
             errand = await self._door.lead_out()
         response = json_response({"url": errand.url})
-        # The browser must send it from the provider's page, which is another site.
+        # Lax: the browser must send it when it comes from the provider's site.
         _set_cookie(response, visit, f"{visit.cookie}_oidc", errand.secret, ERRAND_S, "Lax")
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
-        """Begin a session for a user whom the identity provider sends back; lead to the page."""
+        """Start a session for a user sent back by the identity provider; redirect to the page."""
         visit, told = request[VISIT], request.query
         refuse_if_crowded(request)
         sent = request.cookies.get(f"{visit.cookie}_oidc", "")
@@ -202,7 +201,7 @@ class Guard:
         return _with_cookie(response, request, signed_in)
 
     async def sign_out(self, request: web.Request) -> web.Response:
-        """End the browser's session, if it has one."""
+        """End the browser's session, if any."""
         visit = request[VISIT]
         if visit.caller.session:
             await self._door.sign_out(visit.caller)
@@ -211,12 +210,12 @@ class Guard:
         return response
 
     async def still(self, request: web.Request) -> bool:
-        """Whether the session is still valid; for streams, which go on after their admission."""
+        """Whether a stream's session is still valid."""
         session, visitor = request[VISIT].caller.session, visitor_of(request)
         return not visitor.has_session or await self._door.session(session) is not None
 
     async def visitor(self, request: web.Request) -> Visitor | None:
-        """Return the user of a public request, or None if a protected handler would refuse it."""
+        """Return the user of a public request; None if a protected handler would refuse it."""
         try:
             visit = Visit(caller_of(request, self._trusted))
             check_origin(request, visit.caller)
@@ -234,7 +233,7 @@ class Guard:
         visit.caller = caller = replace(caller, session=request.cookies.get(visit.cookie, ""))
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and not public:
-            # Another site's page cannot know the token, so its name is not checked.
+            # Other sites cannot know the token, so the Host is not checked.
             try:
                 visit.visitor = await self._door.token(offered.strip(), caller)
             except SignInRefused as exc:
@@ -250,7 +249,7 @@ class Guard:
         if visit is not None and visit.caller.proxied:
             address, proxy = visit.caller.address, address
         code, now = refusal.code, time.monotonic()
-        # Strangers can ask as often as they like, so not every refusal is a warning.
+        # Strangers can cause any number of refusals, so not every one is a warning.
         warns = code in OF_SETTINGS and now - self._warned.get(code, -inf) >= WARNED_EVERY_S
         if warns:
             self._warned[code] = now
@@ -261,7 +260,7 @@ class Guard:
 
 
 def refuse_if_crowded(request: web.Request) -> None:
-    """Refuse requests that may take long while only the reserve of connections is left."""
+    """Refuse slow requests while only the reserve of connections is left."""
     if request.get(CROWDED, False):
         text = "Too many people are here at the moment. Please wait a little."
         raise Refusal(503, BUSY, text, retry_after_s=CROWDED_S)
@@ -276,10 +275,10 @@ def visitor_of(request: web.Request) -> Visitor:
 
 
 def place_of(request: web.Request) -> Address:
-    """Return the user's chat that the path names.
+    """Return the user's chat named by the path.
 
-    Chats of others cannot be named: those of an invited user begin with the user's name and a
-    slash, and the name in a path has no slash.
+    Other users' chats are out of reach: an invited user's chats start with the user's name and a
+    slash, and a name in a path has no slash.
     """
     chat = checked_id(request.match_info["chat"], "chat")
     sender = visitor_of(request).sender
@@ -299,9 +298,9 @@ def _refusal(refused: SignInRefused, code: str) -> Refusal:
 
 
 def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
-    """Return the JSON form of a refusal, or a page if a user has opened an address.
+    """Return a refusal as JSON, or as a page for a browser's navigation.
 
-    `leads_back`: users sign in at the web chat, which sends them to the address again.
+    `leads_back`: users sign in at the web chat, which then returns them to the address.
     """
     by_person = request.method == "GET" or leads_back
     if not by_person or "text/html" not in request.headers.get("Accept", ""):
@@ -336,7 +335,7 @@ def _unreachable() -> Iterator[None]:
 
 def _with_cookie(response: web.Response, request: web.Request, signed_in: SignedIn) -> web.Response:
     visit = request[VISIT]
-    # A link on another site must not send the session.
+    # Strict: a link on another site must not send the session.
     _set_cookie(response, visit, visit.cookie, signed_in.secret, COOKIE_S, "Strict")
     return response
 
@@ -344,23 +343,23 @@ def _with_cookie(response: web.Response, request: web.Request, signed_in: Signed
 def _set_cookie(
     response: web.Response, visit: Visit, name: str, value: str, life_s: int, samesite: str
 ) -> None:
-    # No script of the page needs it.
+    # HttpOnly, since no script needs it.
     rules: dict[str, Any] = {"secure": visit.caller.secure, "httponly": True, "samesite": samesite}
     response.set_cookie(name, value, max_age=life_s, path="/", **rules)
 
 
 def _delete_cookie(response: web.Response, visit: Visit, name: str) -> None:
-    # Only a secure cookie can set, or delete, one that begins with `__Host-`.
+    # Only a secure cookie can set or delete a `__Host-` cookie.
     response.del_cookie(name, path="/", secure=visit.caller.secure, httponly=True)
 
 
 def cookie_name(request: web.Request, caller: Requester, public_port: int | None = None) -> str:
     """Return the name of the session's cookie.
 
-    Behind TLS no other host and no plain page can set or replace it (`__Host-`). Without, browsers
-    send the cookies of one port to all others of the machine: so each Parley there has a name by
-    its port. Behind a proxy or a balancer it is the port that the browser sees, since the next
-    request may come to another replica.
+    Behind TLS no other host and no plain page can set or replace it (`__Host-`). Without TLS,
+    browsers send cookies to all ports of a machine, so the name contains the port. Behind a proxy
+    or balancer it is the port that the browser sees, since the next request may reach another
+    replica.
     """
     if caller.secure:
         return "__Host-parley"
@@ -376,10 +375,10 @@ def _port_of(host: str) -> int:
 
 
 def check_loopback(request: web.Request, public_port: int | None = None) -> None:
-    """Refuse a local connection unless its Host is a loopback name with the right port.
+    """Refuse a local connection unless its Host is a loopback name with our port.
 
-    That is the port that is served, or that of `web.public_url` on this machine. A foreign page may
-    make its own name lead to 127.0.0.1 (DNS rebinding).
+    Our port is the served one, or that of `web.public_url` on this machine. Otherwise a foreign
+    page could resolve its own name to 127.0.0.1 (DNS rebinding).
     """
     address, port = connection_of(request).getsockname()[:2]
     if not ipaddress.ip_address(address).is_loopback:
@@ -407,14 +406,14 @@ def names_loopback(host: str, port: int) -> bool:
 
 
 def check_origin(request: web.Request, caller: Requester, *, forms: bool = False) -> None:
-    """Refuse requests of another site's page: a foreign Origin, or a form without Parley's mark.
+    """Refuse requests from other sites: a foreign Origin, or a form without Parley's header.
 
-    No page can open the Unix socket. With `forms` a form with an Origin needs no mark.
+    Pages cannot reach the Unix socket. With `forms`, a form with an Origin needs no header.
     """
     if over_unix_socket(request):
         return
     origin = request.headers.get("Origin")
-    # Under TLS a plain page of the same name may come from an attacker on the way.
+    # Under TLS, a plain page of the same name may come from a man in the middle.
     schemes = ("https",) if caller.secure else ("http", "https")
     if origin is not None and origin not in {f"{scheme}://{caller.host}" for scheme in schemes}:
         text = (
@@ -426,7 +425,7 @@ def check_origin(request: web.Request, caller: Requester, *, forms: bool = False
         return
     if forms and origin is not None:
         return
-    # A form of another site can set neither without asking first (CORS).
+    # Another site's form cannot set either without a CORS preflight.
     if request.headers.get("X-Parley") != "1" and request.content_type != "application/json":
         text = "Send Content-Type: application/json or X-Parley: 1."
         raise Refusal(403, "mark_missing", text)

@@ -1,4 +1,4 @@
-"""The built-in web chat: its settings and its entry in the register of platforms."""
+"""The built-in web chat in the registry of platforms: its settings."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -14,20 +14,20 @@ Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
 
 
 def networks(named: Sequence[str]) -> Networks:
-    """Parse the addresses and networks of a setting; raises ValueError."""
+    """Parse the addresses and networks of a setting; raise ValueError."""
     return tuple(ip_network(each.strip(), strict=False) for each in named)
 
 
 OWN_NAME = "parley.localhost"
-"""Host name of the chat on this machine. Browsers send a cookie to every port of a host: with this
-name, no other server of 127.0.0.1 or localhost gets Parley's."""
+"""Host name of the chat on this machine. Browsers send a cookie to every port of a host; under this
+name no other server on 127.0.0.1 or localhost gets Parley's."""
 _CALLED_SO = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104
 CALLBACK = "/sign-in/oidc/callback"
 """The path to which the identity provider sends browsers back."""
 
 
 def is_private_way(url: str) -> bool:
-    """Whether requests to a URL cannot be read on the way: TLS, or this machine."""
+    """Whether requests to a URL stay private: TLS, or this machine."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "https" or parts.hostname in {"localhost", OWN_NAME}:
@@ -49,7 +49,7 @@ class OidcSettings(PlatformSection):
 
     @property
     def session_s(self) -> float:
-        """The same in seconds."""
+        """The session lifetime in seconds."""
         return self.session_hours * 3600.0
 
 
@@ -79,7 +79,7 @@ class WebSettings(PlatformSection):
 
     @property
     def connections_per_address(self) -> int:
-        """Most connections of one address (one /64 of IPv6): a tenth of all."""
+        """Most connections per address (IPv6: per /64): a tenth of all."""
         return max(10, self.max_connections // 10)
 
     @property
@@ -88,9 +88,9 @@ class WebSettings(PlatformSection):
         return networks(self.trusted_proxies)
 
     def page(self, port: int) -> str:
-        """Return the page's address for browsers on this port, with a final slash.
+        """Return the page's address on this port, with a trailing slash.
 
-        Browsers resolve `OWN_NAME` themselves, other programs may not.
+        Browsers resolve `OWN_NAME` themselves; other programs may not.
         """
         if self.public_url is not None:
             return self.public_url.rstrip("/") + "/"
@@ -99,7 +99,7 @@ class WebSettings(PlatformSection):
 
     @property
     def public_port(self) -> int | None:
-        """The port of `public_url` if that is on this machine, as of a balancer, else None."""
+        """The port of `public_url` if it is on this machine (a balancer), else None."""
         parts = urlsplit(self.public_url or "")
         is_here = parts.scheme == "http" and is_private_way(self.public_url or "")
         return (parts.port or 80) if is_here else None
@@ -111,7 +111,7 @@ class WebSettings(PlatformSection):
 
     @property
     def let_in(self) -> Mapping[str, UserRole]:
-        """The users that the identity provider lets in, with their roles."""
+        """The identity provider's admitted users with their roles."""
         return self.oidc.allowed if self.auth == "oidc" else {}
 
 

@@ -1,7 +1,7 @@
-"""The client of a request: the other end of its connection, or the one a trusted proxy names.
+"""The client of a request: the connection's peer, or the client named by a trusted proxy.
 
-An unknown proxy hides the client, and makes the whole internet look like this machine; so requests
-that passed one are refused, with the setting that is missing.
+An unknown proxy hides the client and makes the whole internet look like this machine, so its
+requests are refused with the name of the missing setting.
 """
 
 import re
@@ -38,7 +38,7 @@ UNTRUSTED = (
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One client that a proxy saw; "" for unknown parts."""
+    """A client seen by a proxy; "" for unknown parts."""
 
     address: str = ""
     scheme: str = ""
@@ -51,7 +51,7 @@ def over_unix_socket(request: web.Request) -> bool:
 
 
 def connection_of(request: web.Request) -> socket.socket:
-    """Return the socket of a request, or raise a Refusal if it is closed."""
+    """Return a request's socket; raise a Refusal if it is closed."""
     if request.transport is None:
         raise Refusal(400, "connection_closed", "The connection is gone.")
     found: socket.socket = request.transport.get_extra_info("socket")
@@ -59,7 +59,7 @@ def connection_of(request: web.Request) -> socket.socket:
 
 
 def caller_of(request: web.Request, trusted: Networks) -> Requester:
-    """Return the client of a request; refuse one that an untrusted proxy has forwarded."""
+    """Return a request's client; refuse one forwarded by an untrusted proxy."""
     browser, host = request.headers.get("User-Agent", ""), request.headers.get("Host", "")
     header = forwarding_header(request)
     if over_unix_socket(request):
@@ -73,7 +73,7 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
             raise Refusal(403, "proxy_not_trusted", text)
         return Requester(str(peer or ""), host=host, browser=browser)
     if header is None:
-        # Another program on the proxy's machine, such as a browser.
+        # A program on the proxy's machine, such as a browser.
         return Requester(str(peer), host=host, browser=browser)
     client, hop = furthest(peer, hops_of(request), trusted)
     return Requester(
@@ -92,10 +92,10 @@ def forwarding_header(request: web.Request) -> str | None:
 
 
 def hops_of(request: web.Request) -> list[Hop]:
-    """Return the clients that the proxies saw, the nearest one last.
+    """Return the clients seen by the proxies, the nearest last.
 
-    `X-Forwarded-For` comes before `Forwarded` (RFC 7239): a proxy that sets the one passes on the
-    client's own value of the other.
+    `X-Forwarded-For` takes precedence over `Forwarded` (RFC 7239): a proxy that sets the former may
+    pass on the client's own value of the latter.
     """
     addresses = _listed(request, "X-Forwarded-For") or _listed(request, "X-Real-IP")
     if not addresses:
@@ -114,16 +114,16 @@ def _listed(request: web.Request, name: str) -> list[str]:
 
 
 def _beside(addresses: Sequence[str], values: Sequence[str]) -> Sequence[str]:
-    """Return a value for each address: its own if each proxy has added one, else the last."""
+    """Return a value per address: its own if each proxy added one, else the last."""
     if len(values) == len(addresses):
         return values
     return [values[-1] if values else ""] * len(addresses)
 
 
 def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[IpAddress, Hop]:
-    """Return the right-most address that is not a trusted proxy, and the hop that names it.
+    """Return the right-most address that is not a trusted proxy, with its hop.
 
-    The client may have written itself whatever is left of it.
+    The client may have forged everything to its left.
     """
     address, found = peer, hops[-1] if hops else Hop()
     for hop in reversed(hops):
@@ -137,7 +137,7 @@ def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[I
 
 
 def _parsed(text: str) -> IpAddress | None:
-    """Return an address without port and brackets, IPv4 in IPv6 as IPv4; None for other words."""
+    """Parse an address without port and brackets, mapped IPv4 as IPv4; None if invalid."""
     plain = _PORT.sub(lambda found: found["v4"] or "", text.strip()).strip("[]")
     try:
         address = ip_address(plain)
@@ -148,5 +148,5 @@ def _parsed(text: str) -> IpAddress | None:
 
 
 def is_within(address: IpAddress, named: Networks) -> bool:
-    """Whether an address is one of these, or in one of these networks."""
+    """Whether an address is in one of these networks."""
     return any(address.version == each.version and address in each for each in named)

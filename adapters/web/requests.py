@@ -1,7 +1,7 @@
-"""Reads the requests of the web chat, and makes its answers: refusals, stored files, the page.
+"""Reads web chat requests and builds responses: refusals, stored files, the page.
 
-Forms are measured while they arrive. Files come from strangers, so a browser must never run one: it
-shows pictures, downloads everything else, and treats no file as a page of this site.
+Forms are measured while they arrive. Files come from strangers, so a browser must never execute
+one: it shows pictures, downloads everything else, and never treats a file as a page of this site.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 1_500_000
 MAX_TEXT_CHARS = 200_000
 BODY_TIMEOUT_S = 60.0
 BUSY = "busy"
-"""The code of a request refused for lack of room; the client may repeat it later."""
+"""Code of a request refused for lack of room; the client may retry later."""
 INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 FILE_HEADERS = {
     "Cache-Control": "private, max-age=3600",
@@ -34,16 +34,16 @@ FILE_HEADERS = {
 }
 MAX_FILES = 10
 MAX_FIELD_BYTES = 1_000_000
-"""Of all fields together: more than the longest accepted text."""
+"""Limit of all fields together: more than the longest accepted text."""
 FIELDS = ("id", "text")
 HEADS_BYTES = 100_000
-"""Limit of the headers of all parts of a form."""
+"""Limit of all part headers of a form."""
 CHUNK_BYTES = 65_536
 UPLOAD_TIMEOUT_S = 600.0
-# Errors that aiohttp raises for a malformed form.
+# Errors raised by aiohttp for a malformed form.
 _MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
 CROWDED = web.RequestKey("crowded", bool)
-"""Set in a request while connections are so scarce that only owners are served."""
+"""Set on a request while connections are so scarce that only owners are served."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -61,9 +61,9 @@ PAGE_HEADERS = {
 
 
 class Refusal(Exception):
-    """The request is answered with `status` and a JSON error, and nothing was changed.
+    """Refuses a request with `status` and a JSON error; nothing was changed.
 
-    `code` is for programs, the text for people. A client repeats a request after 408, 429 or 5xx.
+    `code` is for programs, the text for people. Clients retry after 408, 429 or 5xx.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class Refusal(Exception):
 
 
 def json_response(data: object, status: int = 200) -> web.Response:
-    """Return an API response that no cache keeps."""
+    """Return an uncacheable API response."""
     body, kind = orjson.dumps(data), "application/json"
     return web.Response(body=body, status=status, content_type=kind, headers=API_HEADERS)
 
 
 def give_up(request: web.Request) -> None:
-    """End the connection of a client that does not read its answer."""
+    """Close the connection of a client that does not read its response."""
     if request.transport is not None:
         request.transport.abort()
 
 
 @dataclass(frozen=True, slots=True)
 class PostedMessage:
-    """A message that a client posted.
+    """A posted message.
 
     Attributes:
-        raw: The JSON text as received; of a form its fields as JSON, without the bytes of files.
-        edits: The id of the message that it changes; None for a new one.
+        raw: The JSON text as received; for a form, its fields as JSON without file contents.
+        edits: The id of the edited message; None for a new one.
     """
 
     id: str
@@ -104,7 +104,7 @@ class PostedMessage:
 
 
 async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
-    """Read a message as JSON; its id names it in the chat, so that a repeated post is known."""
+    """Read a message as JSON; its id identifies a repeated post."""
     fields, raw = await read_json(request, MAX_BODY_BYTES, reach)
     edits = fields.get("edits")
     return PostedMessage(
@@ -116,7 +116,7 @@ async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
 
 
 def file_of(request: web.Request) -> int:
-    """Return the file number in the path, or raise a Refusal."""
+    """Return the file number from the path, or raise a Refusal."""
     number = request.match_info["file"]
     if not _NUMBER.fullmatch(number):
         raise Refusal(404, "no_such_file", "There is no such file.")
@@ -126,7 +126,7 @@ def file_of(request: web.Request) -> int:
 async def read_json(
     request: web.Request, limit_bytes: int, reach: Reach | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Return a body that is one JSON object, parsed and as received.
+    """Read a JSON object; return it parsed and as received.
 
     Raises:
         LimitReached: `reach` refuses it.
@@ -160,7 +160,7 @@ async def _read_limited(request: web.Request, limit_bytes: int, reach: Reach | N
 
 
 def checked_id(value: object, name: str) -> str:
-    """Return an id, or raise a Refusal that names the field."""
+    """Validate an id; raise a Refusal that names the field."""
     if not isinstance(value, str) or not _ID.fullmatch(value):
         text = f"{name} has 1 to 64 letters, digits, hyphens and underscores."
         raise Refusal(400, f"bad_{name}", text)
@@ -168,7 +168,7 @@ def checked_id(value: object, name: str) -> str:
 
 
 def checked_text(value: object, *, may_be_empty: bool = False) -> str:
-    """Return the text of a message, or raise a Refusal: not a string, empty, or too long."""
+    """Validate a message's text; raise a Refusal if not a string, empty, or too long."""
     if not isinstance(value, str):
         raise Refusal(400, "bad_text", "text is a string.")
     if not value.strip() and not may_be_empty:
@@ -185,16 +185,16 @@ async def index(_request: web.Request) -> web.StreamResponse:
 
 
 async def static(request: web.Request) -> web.StreamResponse:
-    """Serve one of the page's files, by its plain name."""
+    """Serve one of the page's files by name."""
     name = request.match_info["name"]
-    # Compared with a list of names: no path leads out of the folder.
+    # Compared with existing names, so that no path leaves the folder.
     if name not in {file.name for file in PAGE.iterdir()}:
         raise Refusal(404, "no_such_file", "There is no such file.")
     return web.FileResponse(PAGE / name, headers=PAGE_HEADERS)
 
 
 def file_response(file: OutgoingFile) -> web.Response:
-    """Return a file: a picture inline, anything else as a download of its name."""
+    """Serve a picture inline, any other file as a download."""
     kind = "inline" if file.mime in INLINE else "attachment"
     # Source: RFC 6266, section 4.1; RFC 8187 for the name.
     disposition = f"{kind}; filename*=UTF-8''{quote(file.name, safe='')}"
@@ -207,7 +207,7 @@ def file_response(file: OutgoingFile) -> web.Response:
 
 @dataclass(slots=True)
 class _PostedForm:
-    """The parts of a form read so far: `seen` bytes of them, and `limit` for all files together."""
+    """The parts of a form read so far: `seen` bytes, with `limit` for all files together."""
 
     reach: Reach
     limit: int
@@ -243,7 +243,7 @@ class _PostedForm:
             raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
         left = self.limit - sum(file.size_bytes or 0 for file in self.files)
         content = await self._content(part, left, self.too_much)
-        # A header need not be UTF-8, and databases reject other bytes.
+        # Headers may not be UTF-8, which databases require.
         name, mime = (
             text.encode(errors="replace").decode()
             for text in (part.filename or "file", part.headers.get("Content-Type", ""))
@@ -264,9 +264,9 @@ class _PostedForm:
 
 
 async def posted_form(request: web.Request, reach: Reach, limit_bytes: int) -> PostedMessage:
-    """Read a message from a form with the fields `id` and `text`, and with files.
+    """Read a message from a form with the fields `id` and `text` and files.
 
-    `limit_bytes` applies to all files together; 0 accepts none.
+    `limit_bytes` limits all files together; 0 accepts none.
     """
     form = _PostedForm(reach, limit_bytes)
     announced = request.content_length or 0

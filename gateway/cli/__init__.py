@@ -1,1 +1,1 @@
-"""The `parley` command: a file for each group of commands, with what it prints."""
+"""The `parley` command: one file for each group of commands."""

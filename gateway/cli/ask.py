@@ -1,7 +1,7 @@
 """`parley ask "…"`: one question, its answer on stdout, and an exit code.
 
-The running gateway answers, else one that lives for the question, without platforms and page, on
-the same database. The question is stored first, as every message is: after Ctrl-C or a kill the
+The running gateway answers; without one, a temporary gateway on the same database, without
+platforms or page. The question is stored first, like every message, so after Ctrl-C or a kill the
 next gateway finishes the answer.
 """
 
@@ -39,9 +39,9 @@ from gateway.storage.reports import history
 from gateway.supervision.home import own_home, with_web_token
 
 FAILED, NEEDS_A_PERSON, TIMED_OUT, INTERRUPTED = 1, 4, 124, 130
-"""Exit codes; 0: it was answered."""
+"""Exit codes besides 0 (answered)."""
 MOST_BYTES = 1_000_000
-"""Of piped input; a message has a limit of its own."""
+"""Limit of piped input; a message has its own limit."""
 PATIENCE_S = 20.0
 GOES_ON = "the question is stored, and its answer goes on: `parley chat {name}` shows it"
 
@@ -50,7 +50,7 @@ ask_app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True, slots=True)
 class OneAnswer:
-    """The answer to the question at `seq` of its inbox; it may ask a person something first."""
+    """The answer to the question at `seq` of its inbox, or a question to the person."""
 
     text: str
     files: tuple[str, ...]
@@ -122,7 +122,7 @@ def _piped() -> str:
 
 
 def question_with(question: str | None, piped: str) -> str:
-    """Return the question with the piped input below it."""
+    """Append the piped input to the question."""
     parts = [each for each in ((question or "").strip(), piped) if each]
     if not parts:
         raise typer.BadParameter("ask something: `parley ask QUESTION`, or pipe it in")
@@ -132,7 +132,7 @@ def question_with(question: str | None, piped: str) -> str:
 async def _answer(
     context: typer.Context, settings: Settings, text: str, chat: str, within_s: float
 ) -> OneAnswer:
-    """Ask the running gateway, else one of our own, whose settings must have no mistake."""
+    """Ask the running gateway, else a temporary one, which needs valid settings."""
     if await control.ready_in(settings.home) is not None:
         return await exchange(settings.home / SOCKET, text, chat, within_s)
     own, socket = loaded(context).settings, settings.home / SOCKET
@@ -140,11 +140,11 @@ async def _answer(
 
 
 async def exchange(socket: Path, text: str, chat: str, within_s: float) -> OneAnswer:
-    """Ask over a socket, and wait for the answer.
+    """Ask over a socket and wait for the answer.
 
     Raises:
-        GatewayError: The gateway cannot be reached, or refuses the question.
-        TimeoutError: There is no answer yet.
+        GatewayError: The gateway is unreachable or refuses the question.
+        TimeoutError: No answer came in time.
     """
     async with connected(socket, chat, PATIENCE_S) as (client, feed), asyncio.timeout(within_s):
         await feed.until(lambda: feed.synced, lambda: None)
@@ -156,7 +156,7 @@ async def exchange(socket: Path, text: str, chat: str, within_s: float) -> OneAn
         told = list[ChatAnswer]()
 
         def tell() -> None:
-            # Why the answer takes so long; texts for owners have another position.
+            # Notices about the delay; texts for owners have another position.
             beside = [it for it in mine() if it.notice and it.inbox_seq == seq and it not in told]
             told.extend(beside)
             for each in beside:
@@ -172,8 +172,8 @@ async def exchange(socket: Path, text: str, chat: str, within_s: float) -> OneAn
 async def _with_own_gateway(
     settings: Settings, ask_it: Callable[[], Awaitable[OneAnswer]]
 ) -> OneAnswer:
-    """Run a gateway until the question is answered; Ctrl-C stops it."""
-    # Messages for accounts that are not served here wait for the next gateway.
+    """Run a temporary gateway until the question is answered; Ctrl-C stops it."""
+    # Messages for accounts not served here wait for the next gateway.
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)
     with own_home(settings) as journal:
@@ -204,7 +204,7 @@ async def _with_own_gateway(
 
 
 def alone(settings: Settings) -> Settings:
-    """Return settings without platforms, page, timers and alerts, for one question."""
+    """Return settings for one question, without platforms, page, timers or alerts."""
     web = settings.web.model_copy(
         update={"enabled": False, "port": 0, "host": "127.0.0.1", "webhook_port": None}
     )

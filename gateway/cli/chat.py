@@ -1,8 +1,7 @@
 """`parley chat`: talks to the running gateway from a terminal, over the socket in PARLEY_HOME.
 
-It uses the API of the web chat's page. On a terminal answers grow and Ctrl-C stops one; piped lines
-are answered one after the other, as plain text. Buttons are numbered lines: a number or a label
-presses one.
+It uses the web chat's API. In a terminal answers grow and Ctrl-C stops one; piped lines are
+answered one by one as plain text. Buttons are numbered lines: a number or a label presses one.
 """
 
 import asyncio
@@ -40,13 +39,13 @@ Ask = Callable[[], Awaitable[str | None]]
 T = TypeVar("T")
 
 CHAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# The gateway pings every 15 s; after three missed ones the connection is dead.
+# The gateway pings every 15 s; three missed pings mean a dead connection.
 SILENCE_S = 45.0
 PATIENCE_S = 60.0
-"""How long a gateway may be away, as for a restart."""
+"""Longest absence of the gateway, such as a restart, in seconds."""
 RECONNECT_PAUSE_S = 0.1
 PREVIEW_LINES = 12
-"""Lines of a growing answer that are shown: its end."""
+"""Number of last lines shown of a growing answer."""
 
 chat_app = typer.Typer(add_completion=False)
 
@@ -89,13 +88,13 @@ async def talk_over(
 async def connected(
     socket: Path, name: str, patience_s: float
 ) -> AsyncIterator[tuple["ChatClient", "Feed"]]:
-    """Connect to a chat of the running gateway, and follow what happens in it."""
+    """Connect to a chat of the running gateway and follow its events."""
     async with aiohttp.ClientSession(
         "http://localhost",
         connector=aiohttp.UnixConnector(path=str(socket)),
-        # No total: the stream of events has no end. Its pings show whether the gateway is there.
+        # No total: the event stream has no end, and its pings show that the gateway is alive.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S),
-        # Without escapes beyond ASCII, which could make a long text too large.
+        # Without \u escapes, which could make a long text too large.
         json_serialize=lambda data: orjson.dumps(data).decode(),
     ) as http:
         client = ChatClient(http, socket, name, patience_s)
@@ -110,11 +109,11 @@ async def connected(
 
 
 class LineRefused(GatewayError):
-    """The gateway refuses this; the text is its answer."""
+    """The gateway refuses a line; the text is its reason."""
 
 
 class ChatClient:
-    """Requests about one chat; every failure of the connection is a GatewayNotRunning."""
+    """Requests about one chat; connection failures raise GatewayNotRunning."""
 
     def __init__(
         self, http: aiohttp.ClientSession, socket: Path, name: str, patience_s: float
@@ -125,23 +124,23 @@ class ChatClient:
         self._patience_s = patience_s
 
     async def check(self) -> None:
-        """Make one request, without patience."""
+        """Make one request without retries."""
         with self._reaching():
             async with self._http.get("/api/chats") as response:
                 await _require_done(response)
 
     async def post(self, text: str) -> int | None:
-        """Send a message, again under the same id until the gateway can be reached.
+        """Send a message, retrying under the same id until the gateway is reachable.
 
         Returns:
-            Its position; None if it has to wait silently until a question is answered.
+            Its position; None if it waits silently until a question is answered.
 
         Raises:
             LineRefused: It was not accepted.
         """
-        # Bytes of the input that are not UTF-8 are lone surrogates, which JSON cannot contain.
+        # Invalid UTF-8 input becomes lone surrogates, which JSON cannot contain.
         readable = text.encode(errors="replace").decode()
-        # The same id for all tries: the gateway accepts a message once.
+        # The same id for all retries, so the gateway accepts the message once.
         message = {"id": secrets.token_hex(12), "text": readable}
 
         async def once() -> int | None:
@@ -154,7 +153,7 @@ class ChatClient:
         return await self.patiently(once)
 
     async def events(self, position: str) -> aiohttp.ClientResponse:
-        """Open the event stream after a position ("inbox-outbox"), patiently."""
+        """Open the event stream after a position ("inbox-outbox"), with retries."""
 
         async def once() -> aiohttp.ClientResponse:
             with self._reaching():
@@ -166,7 +165,7 @@ class ChatClient:
         return await self.patiently(once)
 
     async def patiently(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Call `once` again while the gateway cannot be reached, and return its result."""
+        """Retry `once` while the gateway is unreachable, and return its result."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(GatewayNotRunning),
             wait=wait_exponential(multiplier=0.1, max=2),
@@ -193,7 +192,7 @@ async def _require_done(response: aiohttp.ClientResponse) -> None:
 
 @dataclass(slots=True)
 class Menu:
-    """The open choices; a number means one button until its question is answered."""
+    """The open choices; a number identifies a button until its question is answered."""
 
     _open: dict[int, tuple[Choice, ...]] = field(default_factory=dict)
 
@@ -205,16 +204,16 @@ class Menu:
         return [f"  {number}. {button.label}" for number, button in enumerate(buttons, first)]
 
     def close(self, number: int) -> None:
-        """Remove the buttons of a question that is over."""
+        """Remove the buttons of a closed question."""
         for first, group in list(self._open.items()):
             if question_of(group) == str(number):
                 del self._open[first]
 
     def said(self, line: str) -> str:
-        """Return the text of the button that a line chooses, else the line.
+        """Return the text of the button chosen by a line, else the line.
 
-        A choice removes the buttons of its answer, any other message all but those of questions; a
-        command leaves them.
+        A choice removes the buttons of its answer; another message removes all but those of
+        questions; a command removes none.
         """
         chosen = [
             (first, button)
@@ -232,17 +231,17 @@ class Menu:
 
 
 def question_of(buttons: Sequence[Choice]) -> str:
-    """Return the number of the question that the buttons answer and name; "" for none."""
+    """Return the number of the question that the buttons answer; "" without one."""
     words = [word for button in buttons[:1] for word in button.text.split()[1:2]]
     return words[0] if words and words[0].isdecimal() else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """An answer or a notice before it, with the position of its message.
+    """An answer, or a notice before it, with the position of its message.
 
     Attributes:
-        over: Instead of all that, the number of a question whose buttons go.
+        over: The number of a closed question; all other fields are then empty.
     """
 
     inbox_seq: int
@@ -254,17 +253,17 @@ class ChatAnswer:
 
     @property
     def asks(self) -> bool:
-        """Whether it is a question, which has to be answered first."""
+        """Whether it is a question to answer first."""
         return bool(question_of(self.buttons))
 
 
 class Feed:
-    """The events of the chat from now on.
+    """The events of the chat since the connection.
 
     Attributes:
-        answers: In order, without those before the first `synced`.
-        preview: The answer that is being written; may be empty.
-        failure: The gateway is gone for good, or refuses; no more events will come.
+        answers: Answers in order, without those before the first `synced`.
+        preview: The unfinished answer; may be empty.
+        failure: Why no more events will come: the gateway is gone or refuses.
     """
 
     def __init__(self, client: ChatClient) -> None:
@@ -279,7 +278,7 @@ class Feed:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Read the stream, also after reconnects, until cancelled or `failure` is set."""
+        """Read the stream, reconnecting as needed, until cancelled or `failure` is set."""
         while self.failure is None:
             try:
                 async with await self._client.events(self._position) as response:
@@ -292,7 +291,7 @@ class Feed:
             await asyncio.sleep(RECONNECT_PAUSE_S)
 
     async def until(self, done: Callable[[], bool], on_change: Callable[[], None]) -> None:
-        """Return when `done()` is true, which is checked after every event."""
+        """Wait until `done()` is true, checked after every event."""
         while not done():
             if self.failure:
                 raise self.failure
@@ -301,7 +300,7 @@ class Feed:
             await self._changed.wait()
 
     def interrupt(self) -> None:
-        """Note a Ctrl-C, and wake the waiter."""
+        """Record a Ctrl-C and wake the waiter."""
         self.interrupted = True
         self._changed.set()
 
@@ -349,7 +348,7 @@ async def events(
 
 
 class Talk:
-    """The dialogue: a line, its answer, the next line."""
+    """The dialogue: read a line, show its answer, repeat."""
 
     def __init__(self, client: ChatClient, feed: Feed, ask: Ask, console: Console) -> None:
         self._client = client
@@ -383,7 +382,7 @@ class Talk:
             return None
 
     async def _wait(self, start: int, seq: int) -> None:
-        """Show answers until the line is answered, or a question comes first."""
+        """Show answers until the line is answered or a question comes."""
 
         def answered() -> bool:
             news = self._feed.answers[start:]
@@ -397,7 +396,7 @@ class Talk:
     async def _watch(self, answered: Callable[[], bool]) -> None:
         """Show notices and the growing answer; an interrupt stops it."""
         feed = self._feed
-        # Transient: the answer replaces its preview.
+        # Transient, since the answer replaces its preview.
         with on_interrupt(feed.interrupt), Live(console=self._console, transient=True) as live:
 
             def show() -> None:
@@ -411,7 +410,7 @@ class Talk:
                     await self._send("/stop")
 
     def _show_answers(self) -> None:
-        """Print new answers: on a terminal all, else those of this dialogue."""
+        """Print new answers: all in a terminal, otherwise those of this dialogue."""
         news, self._shown = self._feed.answers[self._shown :], len(self._feed.answers)
         for answer in news:
             self._menu.close(answer.over)
@@ -431,14 +430,14 @@ class Talk:
 
 
 def growing(preview: str) -> Text:
-    """Return the end of a growing answer."""
+    """Return the last lines of a growing answer."""
     lines = preview.splitlines()[-PREVIEW_LINES:] or ["working… (Ctrl-C stops)"]
     return Text(printable("\n".join(lines)), style="dim")
 
 
 @contextlib.contextmanager
 def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Have Ctrl-C call `act` instead of ending the program."""
+    """Make Ctrl-C call `act` instead of ending the program."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, act)
     try:
@@ -448,7 +447,7 @@ def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
 
 
 def asker(stdin: Any, console: Console) -> Ask:
-    """Return a reader of the process's input, with a prompt on a terminal.
+    """Return a reader of the process's input, with a prompt in a terminal.
 
     A daemon thread reads each line, so that an open prompt never keeps the program alive.
     """

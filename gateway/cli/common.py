@@ -1,6 +1,6 @@
-"""What the commands of `parley` share: options, settings, the database, and what they print.
+"""Shared parts of the commands: options, settings, the database, output.
 
-What people wrote is never markup or control characters. Answers go to stdout, trouble goes to
+Users' text is never interpreted as markup or control characters. Results go to stdout, problems to
 stderr.
 """
 
@@ -37,17 +37,17 @@ from gateway.storage.reports import history
 T = TypeVar("T")
 
 OFFERED = 50
-"""Newest conversations that Tab offers."""
+"""Number of newest conversations offered by Tab."""
 PIPE_COLUMNS = 160
 """Width of tables in a pipe."""
 NO_MORE = "there is nothing more"
-"""The text of a page after the last row."""
+"""Text of a page after the last row."""
 JSON_ESCAPES = {
     code: f"\\u{code:04x}" for code in range(0x7F, 0x2070) if printable(chr(code)) != chr(code)
 }
-"""Control characters that JSON may contain unescaped, but that a terminal would obey."""
+"""Control characters allowed in JSON that a terminal would obey."""
 
-# A pipe has no width, and rich would take 80 columns and fold cells. `:100:` is text, not an emoji.
+# For a pipe rich would assume 80 columns and fold cells. `:100:` is text, not an emoji.
 out = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, emoji=False)
 err = Console(stderr=True, emoji=False)
 
@@ -60,12 +60,12 @@ def conversation_id(text: str) -> int:
 
 
 def conversations_at_a_tab(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids of the newest conversations with this beginning, each with its title."""
+    """Complete a conversation id: the newest ids with this prefix, with titles."""
     try:
         with opened(loaded(context).settings) as conn:
             found = history.overviews(conn, OFFERED)
     except GatewayError:
-        # The shell would show a message as a proposal.
+        # The shell would offer an error message as a completion.
         return []
     named = ((str(each.id), " ".join(f"{each.platform} {each.title}".split())) for each in found)
     return [each for each in named if each[0].startswith(incomplete)]
@@ -83,7 +83,7 @@ ConversationArgument = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
 LISTED = 50
-"""Default rows of a page."""
+"""Default number of rows per page."""
 Limit = Annotated[
     int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines of a page.")
 ]
@@ -95,11 +95,11 @@ def loaded(
     known: Known | None = None,
     **overrides: Any,
 ) -> Loaded:
-    """Read the settings that the options of `parley` itself choose.
+    """Load the settings selected by the global options.
 
     Args:
-        known: Secrets that are not read again, by their places.
-        overrides: Options of the command that set a key, as in `web__port`; None: not given.
+        known: Known secrets by path, to avoid reading them again.
+        overrides: Command options that set a key, as in `web__port`; None means not given.
     """
     chosen = context.find_root().params
     named = {key.replace("__", "."): value for key, value in overrides.items()}
@@ -117,12 +117,12 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def readable(context: typer.Context) -> Loaded:
-    """Read the settings for a command that only reads, or that the running gateway carries out.
+    """Load the settings for a command that reads or that the running gateway executes.
 
-    If they contain a mistake, warn and use those that the gateway of this home last ran with.
+    If they are invalid, warn and use those with which this home's gateway last ran.
 
     Raises:
-        SettingsError: They contain a mistake, and this home has no others.
+        SettingsError: They are invalid, and this home has no earlier ones.
     """
     try:
         return loaded(context)
@@ -143,15 +143,15 @@ def readable(context: typer.Context) -> Loaded:
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[Connection]:
-    """Open the database for reading, whether a gateway runs or not.
+    """Open the database for reading, with or without a running gateway.
 
     Raises:
-        StorageUnavailable: It does not exist, or its schema is an older version's.
-        DatabaseTooNew: Its schema is a newer version's.
+        StorageUnavailable: It does not exist, or its schema is too old.
+        DatabaseTooNew: Its schema is too new.
     """
     location = location_of(settings)
     with maintenance.reading(location) as conn:
-        # First: a newer schema is not the expected one either, and must not be called older.
+        # Check this first, since a newer schema also differs from the expected one.
         migrations.refuse_newer(conn)
         found = migrations.schema_revision(conn)
         where = location if isinstance(location, Path) else "the database"
@@ -163,20 +163,20 @@ def opened(settings: Settings) -> Iterator[Connection]:
 
 
 def trace_in(settings: Settings, conversation: int, seq: int) -> str:
-    """Return the trace of an inbox entry in the log of this home."""
+    """Return the trace id of an inbox entry in this home's log."""
     return trace_of(conversation, seq, seed_of(settings))
 
 
 def act(settings: Settings, action: str, target: str = "") -> Any:
-    """Carry out an action of gateway/http/control.py: by the running gateway, else directly."""
+    """Execute an action of gateway/http/control.py through the running gateway, else directly."""
     return asyncio.run(control.act(settings.home, location_of(settings), action, target))
 
 
 def table(headings: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table without lines."""
+    """Build a table without lines."""
     made = Table(*headings, box=None, pad_edge=False)
     for row in rows:
-        # As Text: rich would take brackets in what people wrote for markup.
+        # As Text, since rich would interpret brackets as markup.
         made.add_row(*(Text(printable(str(cell))) for cell in row))
     return made
 
@@ -187,7 +187,7 @@ def show_table(
     nothing: str,
     after: object = None,
 ) -> None:
-    """Print a table; if it has no rows the text `nothing`, or on a later page that it is over."""
+    """Print a table; without rows, print `nothing` or, on a later page, `NO_MORE`."""
     if rows:
         out.print(table(headings, rows))
     else:
@@ -197,17 +197,17 @@ def show_table(
 def page_of(
     found: Sequence[T], limit: int, cursor: Callable[[T], object]
 ) -> tuple[Sequence[T], str | None]:
-    """Return the rows of a page, and `--after` of the next one, or None for the last page.
+    """Return the rows of a page and the next page's `--after`; None for the last page.
 
-    `found` has one row more than the page if there is another one.
+    `found` has one row more than the page if another page exists.
     """
     rows = found[:limit]
     return rows, str(cursor(rows[-1])) if len(found) > limit else None
 
 
 def show_lines(rows: Iterable[Any]) -> None:
-    """Print rows as JSON lines: one object a line, each written as it comes."""
-    # Not by the console, which would wrap and colour lines that programs read.
+    """Print rows as JSON lines, each as it comes."""
+    # Not through the console, which would wrap and colour the lines.
     out.file.writelines(map(json_line, rows))
 
 
@@ -217,7 +217,7 @@ def json_line(row: Any) -> str:
 
 
 def show_next(after: str | None) -> None:
-    """Print how to see the next page, if there is one."""
+    """Print how to see the next page, if any."""
     if after is not None:
         say(f"\nThere is more: the same command with --after {after}", "dim")
 
@@ -229,7 +229,7 @@ def show_json(data: Any) -> None:
 
 
 def say(text: str, style: str = "", *, to: Console = out) -> None:
-    """Print a text without markup; its lines are not wrapped."""
+    """Print a text without markup or line wrapping."""
     to.print(Text(printable(text), style), soft_wrap=True)
 
 
@@ -239,15 +239,15 @@ def warn(text: str, style: str = "yellow") -> None:
 
 
 def write_whole(file: Path, pieces: Iterable[str], *, force: bool) -> int:
-    """Write a file that only its owner can read, and return its size in bytes.
+    """Write a file readable only by its owner; return its size in bytes.
 
-    A file that is replaced changes at once, or not at all.
+    An existing file is replaced atomically.
     """
     if file.exists() and not (force and file.is_file()):
         remedy = "; --force replaces it" if file.is_file() else " and is not a plain file"
         raise GatewayError(f"{file} exists{remedy}")
     try:
-        # In the same folder: a rename across file systems does not happen in one step.
+        # In the same folder, since a rename across file systems is not atomic.
         handle, name = mkstemp(prefix=".parley-export-", dir=file.parent)
         partial = Path(name)
         try:
@@ -255,7 +255,7 @@ def write_whole(file: Path, pieces: Iterable[str], *, force: bool) -> int:
                 stream.writelines(pieces)
             partial.replace(file)
         finally:
-            # It is still there if writing failed.
+            # Left over if writing failed.
             partial.unlink(missing_ok=True)
         return file.stat().st_size
     except OSError as exc:

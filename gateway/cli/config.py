@@ -1,7 +1,7 @@
 """`parley config`, `adapter`, `engines` and `prompt`: show, check and change settings.
 
-A running gateway applies what they change. `prompt show` prints the system prompt that they make;
-it alone runs code of a context engine here.
+A running gateway applies the changes. `prompt show` prints the resulting system prompt; it is the
+only command here that runs a context engine's code.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ from gateway.supervision.credentials import reload_lines
 
 _redactor = Redactor()
 _ADDRESSES = ("storage.url", "storage.direct_url")
-# The password before the host is recognized by its place.
+# Query parameters with passwords; a password before the host is found by its position.
 _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 ENGINE = "context.engine"
 
@@ -75,7 +75,7 @@ prompt_app = typer.Typer(no_args_is_help=True)
 
 
 def settings_keys(incomplete: str) -> list[str]:
-    """Return the keys of the settings with this beginning; none if they cannot be read."""
+    """Complete a settings key; nothing if the settings cannot be read."""
     try:
         return [key for key in load_settings().origins if key.startswith(incomplete)]
     except SettingsError:
@@ -93,9 +93,9 @@ def config_show(
         bool, typer.Option("--diff", help="How the file differs from the settings in use.")
     ] = False,
 ) -> None:
-    """Print every setting, its value, when a change takes effect, and where it comes from.
+    """Print every setting with its value, when a change takes effect, and its origin.
 
-    Secrets are masked, or shown as references; those of a running gateway as fingerprints.
+    Secrets are masked or shown as references; a running gateway's as fingerprints.
     """
     if diff:
         changes = _asked(context, "differences")
@@ -119,7 +119,7 @@ def config_show(
 
 
 def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:
-    """Return every key in the order of the tree, with its value, origin and mark.
+    """Return every key in tree order with its value, origin and mark.
 
     Values are JSON data without secrets; a mark says when a change takes effect.
     """
@@ -134,19 +134,19 @@ def rows(loaded: Loaded) -> dict[str, dict[str, Any]]:
 
 
 def _address(value: Any) -> Any:
-    """Return the address of a database without its passwords; its host stays readable."""
+    """Mask the passwords in a database address; keep the host readable."""
     if value is None or isinstance(value, ReferencedSecret):
         return _masked(value)
     return _redactor.text(_PASSWORD.sub(rf"\1{MASK}", value.get_secret_value()))
 
 
 def _masked(value: Any) -> Any:
-    # A plain text may contain a key as well, as the address of a server does.
+    # A plain value may contain a key as well, such as a server's address.
     return plain(value, lambda secret: getattr(secret, "reference", MASK), _redactor.text)
 
 
 def show(known: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one aligned line for each key; highlight the keys that are set."""
+    """Print one aligned line per key; highlight keys that are set."""
     widths = max(map(len, known)), min(max(len(row["value"]) for row in known.values()), 40)
     for key, row in known.items():
         style = "dim" if row["origin"] == "default" else ""
@@ -157,7 +157,7 @@ def show(known: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _asked(context: typer.Context, question: control.SettingsQuestion, target: str = "") -> Any:
-    # Without the settings: if they cannot be read here, the gateway reports that.
+    # Do not read the settings here: the gateway reports problems with them.
     home = home_of(context.find_root().params.get("home"))
     return asyncio.run(control.ask_settings(home, question, target))
 
@@ -169,10 +169,10 @@ def config_check(
         Path | None, typer.Argument(help="Instead of the settings file in use.")
     ] = None,
 ) -> None:
-    """Say whether a gateway would start with these settings; nothing is changed.
+    """Check whether a gateway would start with these settings; change nothing.
 
-    No network call is made. Exit code 1 if it would not. For a FILE that is not in use no secret is
-    read and no plugin loaded; the command lists what it would run.
+    Makes no network call. Exit code 1 if it would not start. For a FILE not in use, reads no secret
+    and loads no plugin, but lists the programs that it would run.
     """
     chosen = context.find_root().params
     path = file_of(chosen["config"], chosen["home"])
@@ -198,7 +198,7 @@ def _check_another(file: Path, home: Path) -> None:
         found = contradictions(settings, values)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, file))) from exc
-    # The value behind a reference is not known.
+    # The value behind a reference is unknown.
     if wrong := [f"{key}: {text}" for key, text in found if not any(unresolved(values.get(key)))]:
         raise SettingsError("\n".join(located(SettingsError("\n".join(wrong)), file)))
     say(f"{file}: its keys and values are valid. It is not in use, so it was not tried. With it:")
@@ -217,9 +217,9 @@ def config_set(
     value: Annotated[str, typer.Argument(help="As it is written in the file.")],
     json: AsJson = False,
 ) -> None:
-    """Write a setting into the settings file; comments stay. A running gateway applies it at once.
+    """Set a key in the settings file, keeping comments; a running gateway applies it at once.
 
-    A value that no gateway could start with is not written.
+    An invalid value is not written.
     """
     chosen = context.find_root().params
     file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
@@ -259,7 +259,7 @@ def config_set(
 
 
 def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
-    """Refuse a file that a gateway could not use; messages name `file` instead of the draft."""
+    """Refuse an invalid draft; messages name `file` instead of the draft."""
     home = context.find_root().params["home"]
     try:
         found = load_settings(config=draft, overrides={"home": home}, hint=hint)
@@ -281,9 +281,9 @@ def config_reload(
         ),
     ] = False,
 ) -> None:
-    """Have the running gateway read settings and secrets again; on replicas the others as well.
+    """Reload settings and secrets in the running gateway and all its replicas.
 
-    Exit code 1 if they are wrong; nothing was changed then.
+    Exit code 1 if they are invalid; then nothing changes.
     """
     outcome = _asked(context, "secrets" if secrets else "reload")
     if json:
@@ -307,7 +307,7 @@ def adapter_restart(
     name: Annotated[str, typer.Argument(help="As in telegram, or slack:work.")],
     json: AsJson = False,
 ) -> None:
-    """Stop and start an account's adapter, with its token as it is now; nothing is lost."""
+    """Restart an account's adapter with its current token; nothing is lost."""
     found = _asked(context, "restart", name)
     if json:
         show_json(found)
@@ -317,7 +317,7 @@ def adapter_restart(
 
 @engines_app.command("list")
 def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
-    """List the engines that were found (* is active), without running any of their code."""
+    """List the context engines (* is active) without running their code."""
     settings = settings_of(context)
     found, wanted = engines.available(settings.home), settings.context.engine
     usable = {info.name: info for info in found if info.problem is None}
@@ -344,14 +344,14 @@ def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
 
 @engines_app.command("use")
 def engines_use(context: typer.Context, name: str) -> None:
-    """Choose the engine: write `context.engine` into the settings file."""
+    """Choose the context engine: write `context.engine` into the settings file."""
     before = read(context)
     if wrong := engines.why_unusable(before.settings.home, name):
         raise NotFound(wrong)
     file = before.file
     set_values(file, {("context", "engine"): name})
     say(f"{file}: {ENGINE} is {name}")
-    # Read again: a variable of the environment may override what the file now says.
+    # Read again, since an environment variable may override the file.
     after = read(context)
     if after.settings.context.engine == name:
         say("A running gateway uses it with the next turn.")
@@ -376,8 +376,8 @@ def prompt_show(
     *,
     whole: Annotated[bool, typer.Option("--text", help="Print the texts as well.")] = False,
 ) -> None:
-    """Print layers of the system prompt and tools with their tokens, and what the scan took out."""
-    # Findings are shown below; log lines about them would only interrupt the table.
+    """Print the layers of the system prompt and the tools with token counts, and removed lines."""
+    # Log lines about the findings would interrupt the table, which shows them below.
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet)
     if conversation is None:
@@ -410,7 +410,7 @@ def _show_stored(context: typer.Context, conversation: int, *, whole: bool) -> N
 
 
 def _print(prompt: SystemPrompt, tools: Sequence[ToolSchema], model: str, *, whole: bool) -> None:
-    """Print the layers of a system prompt, and the tools that precede it in each request."""
+    """Print the layers of a system prompt, and the tools before it in each request."""
 
     def row(name: str, tokens: int, text: str, note: str = "") -> None:
         is_sum = name.endswith("together")
@@ -419,7 +419,7 @@ def _print(prompt: SystemPrompt, tools: Sequence[ToolSchema], model: str, *, who
         if whole and not is_sum:
             say(f"{text}\n", "dim")
 
-    # Before version 0.5 the layers were not stored.
+    # Versions before 0.5 did not store layers.
     for name, text in prompt.parts() or [("(not known by layer)", prompt.text)]:
         note = f"changes with: {_STABILITIES[name]}" if name in _STABILITIES else ""
         row(name, estimate_tokens(text, model), text, note)
@@ -431,7 +431,7 @@ def _print(prompt: SystemPrompt, tools: Sequence[ToolSchema], model: str, *, who
 
 
 def unused_files(files: Snapshot) -> Iterator[str]:
-    """Yield a line for each file or skill that is not used, or not as it is written."""
+    """Yield a line for each file or skill that is ignored or changed."""
     for file in files.unreadable:
         yield f"! {file.name} cannot be read and counts as not there: {file.reason}"
     for source, findings in files.findings.items():

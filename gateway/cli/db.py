@@ -1,6 +1,6 @@
-"""What is stored: `parley db`, `search`, `audit`, `forget`, `dead-letters`, `backup`, `restore`.
+"""Stored data: `parley db`, `search`, `audit`, `forget`, `dead-letters`, `backup`, `restore`.
 
-`forget` and `dead-letters` act through the running gateway, or without one on the database.
+`forget` and `dead-letters` act through the running gateway, or directly on the database.
 """
 
 import os
@@ -54,7 +54,7 @@ from gateway.storage.reports import history
 from gateway.storage.schema import REVISION, iso_time
 
 NICENESS = 10
-"""Leaves a long command about a tenth of a busy processor."""
+"""Niceness of long commands: about a tenth of a busy processor."""
 
 db_app = typer.Typer(no_args_is_help=True)
 forget_app = typer.Typer(add_completion=False)
@@ -65,7 +65,7 @@ audit_app = typer.Typer(no_args_is_help=True)
 
 @db_app.command("migrate")
 def db_migrate(context: typer.Context) -> None:
-    """Bring the database to this version's schema (`parley run` does it unless told to wait)."""
+    """Migrate the database to this version's schema (`parley run` does so unless told to wait)."""
     say(f"schema revision {maintenance.upgrade(location_of(loaded(context).settings))}")
 
 
@@ -92,7 +92,7 @@ def db_prune(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Erase at once the rows that are older than `retention` and `storage.raw_days` allow."""
+    """Erase rows older than `retention` and `storage.raw_days` now."""
     settings = loaded(context).settings
     retention, raw_days = settings.retention, settings.storage.raw_days
     if dry_run:
@@ -100,7 +100,7 @@ def db_prune(
             counted = pruning.count_all(conn, retention, raw_days)
         gone = {name: each._asdict() for name, each in counted.items()}
     else:
-        # The settings of the caller: those of the running gateway may be older.
+        # Use the caller's settings; the running gateway's may be older.
         target = {"retention": retention.model_dump(), "raw_days": raw_days}
         gone = act(settings, "prune", orjson.dumps(target).decode())
     if json:
@@ -121,10 +121,10 @@ def db_copy(
     *,
     json: AsJson = False,
 ) -> None:
-    """Copy a SQLite file into an empty database of PostgreSQL, all of it or nothing.
+    """Copy a SQLite file into an empty PostgreSQL database, all or nothing.
 
-    URLs are sqlite:///FILE and postgresql://USER@HOST/NAME, or refer to a secret that is one
-    (env:NAME, file:PATH). No gateway may run on either of them.
+    URLs are sqlite:///FILE and postgresql://USER@HOST/NAME, or references to a secret URL
+    (env:NAME, file:PATH). Stop every gateway on both databases first.
     """
     from gateway.storage import copying  # noqa: PLC0415
 
@@ -149,14 +149,14 @@ def db_copy(
 
 @db_app.command("compact")
 def db_compact(context: typer.Context) -> None:
-    """Shrink the file to its content; the gateway must be stopped."""
+    """Shrink the database file; stop the gateway first."""
     before, after = maintenance.compact(location_of(loaded(context).settings))
     say(f"{before:,} bytes before, {after:,} after")
 
 
 @search_app.command("reindex")
 def search_reindex(context: typer.Context) -> None:
-    """Rebuild the index from the transcripts; chats go on meanwhile."""
+    """Rebuild the index from the transcripts; chats continue meanwhile."""
     fed: int = act(settings_of(context), "reindex-search")
     say(f"{fed} messages were read again")
 
@@ -171,7 +171,7 @@ def audit_export(
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
-    """Write the whole audit log as JSON lines, the oldest first."""
+    """Write the whole audit log as JSON lines, oldest first."""
     with opened(settings_of(context)) as conn:
         rows = (
             {"seq": row.seq, "at": iso_time(row.at), "kind": row.kind}
@@ -191,7 +191,7 @@ def forget(
     conversation: ConversationArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Erase one conversation for good: transcript, queue, sessions, stored outputs, files."""
+    """Erase a conversation permanently: transcript, queue, sessions, stored outputs, files."""
     settings = settings_of(context)
     if not yes:
         with opened(settings) as conn:
@@ -213,12 +213,12 @@ def letters_list(
     *,
     json: AsLines = False,
 ) -> None:
-    """List the dead letters, the newest first."""
+    """List the dead letters, newest first."""
     settings = settings_of(context)
     with opened(settings) as conn:
         found: list[DeadLetter] = dead_letters.find_all(conn, limit + 1, after)
     page, following = page_of(found, limit, lambda letter: letter.id)
-    # The beginning of a trace, which `parley logs` takes.
+    # The start of a trace id, which `parley logs` accepts.
     letters = [
         asdict(each)
         | {"trace": trace_in(settings, each.conversation, each.asked_seq)[:SHOWN_DIGITS]}
@@ -235,14 +235,14 @@ def letters_list(
 
 @letters_app.command("retry")
 def letters_retry(context: typer.Context, letter: Letter) -> None:
-    """Put a dead letter back into its queue."""
+    """Retry a dead letter."""
     act(settings_of(context), "retry-dead-letter", letter)
     say(f"{letter} is back in its queue")
 
 
 @letters_app.command("drop")
 def letters_drop(context: typer.Context, letter: Letter) -> None:
-    """Take a dead letter off the list."""
+    """Remove a dead letter from the list."""
     act(settings_of(context), "drop-dead-letter", letter)
     say(f"{letter} is dropped")
 
@@ -265,7 +265,7 @@ def backup(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Back up database, home and workspaces, even while the gateway runs; verified."""
+    """Back up database, home and workspaces, verified, even while the gateway runs."""
     os.nice(NICENESS)
     found = readable(context)
     settings = found.settings
@@ -305,7 +305,7 @@ def backup(
 
 
 def _holds(made: Backup, file: Path, home: Path) -> bool:
-    """Whether a settings file is in a backup: a file outside of the home is not."""
+    """Whether a backup contains a settings file; files outside the home are not included."""
     file, home = file.resolve(), home.resolve()
     is_here = file.is_relative_to(home)
     return is_here and f"{HOME}/{file.relative_to(home)}" in made.manifest["files"]
@@ -322,7 +322,7 @@ def restore(
         typer.Option(help="A place outside of PARLEY_HOME that the backup may be written to."),
     ] = None,
 ) -> None:
-    """Restore a backup into an empty PARLEY_HOME, after checking it completely."""
+    """Verify a backup completely, then restore it into an empty PARLEY_HOME."""
     from gateway.backup import restoring  # noqa: PLC0415
 
     os.nice(NICENESS)
@@ -342,9 +342,9 @@ def restore(
 
 
 def _server(context: typer.Context, path: Path) -> DatabaseServer | None:
-    """Return the target of a PostgreSQL copy: named by the operator, never by the backup.
+    """Return the target of a PostgreSQL copy, named by the operator, never by the backup.
 
-    A parley.yaml in the home does not count: it can only come from an interrupted restore.
+    Ignore a parley.yaml in the home: it can only come from an interrupted restore.
     """
     if backups.require(path).manifest.get("database") != DUMP:
         return None

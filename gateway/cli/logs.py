@@ -1,4 +1,4 @@
-"""`parley logs`: prints the JSON lines of the log file readably, and follows it."""
+"""`parley logs`: prints the JSON log file readably and follows it."""
 
 import os
 import re
@@ -31,17 +31,17 @@ from gateway.settings.tree import Settings
 from gateway.storage.reports import history
 
 FIRST_LINES = 10
-"""Lines before the followed ones, as `tail -f` shows."""
+"""Lines to show before following, like `tail -f`."""
 _POLL_S = 0.25
 _STYLES = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _AGO = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DIGITS = 32
-"""Of a trace."""
+"""Digits of a trace id."""
 LEAST_DIGITS = 6
-"""Of a trace: fewer digits would match too many."""
+"""Least digits to search a trace id: fewer would match too many."""
 Choose = Callable[[bytes], bool]
-"""Whether a line is shown."""
+"""Whether to show a line."""
 
 
 logs_app = typer.Typer(add_completion=False)
@@ -107,16 +107,16 @@ def show_logs(  # noqa: PLR0913 - an option each
 
 
 def known_level(text: str | None) -> str:
-    """Check the name of a level; empty for None."""
+    """Validate the name of a level; "" for None."""
     if text is not None and text not in LEVELS:
         raise NotFound(f"no level {text!r}; there are {', '.join(LEVELS)}")
     return text or ""
 
 
 def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
-    """Build the filter; lines that are not JSON pass only the empty one.
+    """Build the filter; only an empty filter passes lines that are not JSON.
 
-    `grep` is searched in the line as it is printed.
+    `grep` searches the line as printed.
     """
     is_all = grep is None and wanted == LineFilter()
 
@@ -130,7 +130,7 @@ def choosing(wanted: LineFilter, grep: re.Pattern[str] | None = None) -> Choose:
 
 
 def _trace(text: str | None) -> str:
-    """Return a trace, or its beginning, in the form of the log; empty for None."""
+    """Normalize a trace id or its start as in the log; "" for None."""
     if text is None:
         return ""
     wanted = text.strip().lower()
@@ -141,7 +141,7 @@ def _trace(text: str | None) -> str:
 
 
 def first_moment(text: str | None, now: datetime) -> str:
-    """Return the first moment, in the form of the log's timestamps without Z; "" for None."""
+    """Return the start time in the log's timestamp format without Z; "" for None."""
     if text is None:
         return ""
     if ago := _AGO.fullmatch(text.strip()):
@@ -157,7 +157,7 @@ def first_moment(text: str | None, now: datetime) -> str:
 
 
 def _conversations_of(settings: Settings, chat: str | None) -> tuple[str, ...]:
-    """Return a chat and the ids of its conversations: few lines name the chat."""
+    """Return a chat and the ids of its conversations, since few lines name the chat."""
     if chat is None:
         return ()
     with opened(settings) as conn:
@@ -173,12 +173,12 @@ def view(
     lines: int | None = None,
     follow: bool = False,
 ) -> None:
-    """Print the newest matching lines of the log and its rotated predecessors, oldest first.
+    """Print the newest matching lines of the log and its rotated files, oldest first.
 
     Args:
-        json: Print the stored lines, without those that are not JSON.
-        lines: Limit; None for all.
-        follow: Go on with new lines, over rotation and truncation, until interrupted.
+        json: Print the stored JSON lines, omitting others.
+        lines: Most lines; None for all.
+        follow: Continue with new lines through rotation and truncation until interrupted.
     """
     try:
         file = path.open("rb")
@@ -193,12 +193,12 @@ def view(
                 show(_matching(tail.new_lines(), chosen, None), console)
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
-            # The way to leave the view.
+            # Ctrl-C leaves the view.
             return
 
 
 class LogTail:
-    """Reads a log file's complete lines as they appear, over rotation and truncation."""
+    """Reads complete lines of a log file as they appear, through rotation and truncation."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
@@ -206,13 +206,13 @@ class LogTail:
         self._partial = b""
 
     def new_lines(self) -> Iterator[bytes]:
-        """Yield the lines that were completed since the last call, without newline."""
+        """Yield lines completed since the last call, without newline."""
         yield from self._rest()
         while self._moved_on():
             yield from self._rest()
 
     def older_files(self) -> list[Path]:
-        """Return the rotated predecessors of the file being read, newest first."""
+        """Return older rotated files, newest first."""
         inode = self._inode()
         old = predecessors(self.path)
         here = next((at for at, file in enumerate(old) if file.stat().st_ino == inode), -1)
@@ -225,7 +225,7 @@ class LogTail:
     def _rest(self) -> Iterator[bytes]:
         for line in self._file:
             whole = self._partial + line
-            # A line without its end is still being written.
+            # An incomplete line is still being written.
             if whole.endswith(b"\n"):
                 self._partial = b""
                 yield whole.rstrip(b"\r\n")
@@ -233,9 +233,9 @@ class LogTail:
                 self._partial = whole
 
     def _moved_on(self) -> bool:
-        """Whether the path names another or a shortened file, which is read from its beginning."""
+        """Whether the path names another or a truncated file, to read from its start."""
         try:
-            # After a rotation the inode differs.
+            # A rotation changes the inode.
             now = self.path.stat()
             if now.st_ino != self._inode():
                 successor = self.path.open("rb")
@@ -246,7 +246,7 @@ class LogTail:
             else:
                 return False
         except FileNotFoundError:
-            # Between the two steps of a rotation; the next call sees the new file.
+            # In the middle of a rotation; the next call sees the new file.
             return False
         self._partial = b""
         return True
@@ -263,15 +263,15 @@ def _show_readable(lines: list[bytes], console: Console) -> None:
 
 
 def _show_stored(lines: list[bytes], console: Console) -> None:
-    # Not by the console, which would wrap and colour lines that programs read.
+    # Not through the console, which would wrap and colour the lines.
     found = (line.decode("utf-8", "replace") for line in lines if log_record(line) is not None)
     console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
     console.file.flush()
 
 
 def _newest(tail: LogTail, chosen: Choose, lines: int | None) -> list[bytes]:
-    """Return the newest matching lines; older files are read only if they are needed."""
-    # Before the lines: reading them may go on to the next file, which makes this one an older one.
+    """Return the newest matching lines; read older files only if needed."""
+    # Before reading lines, which may move on to the next file and make this one an older file.
     older = tail.older_files()
     found = _matching(tail.new_lines(), chosen, lines)
     for path in older:
@@ -303,7 +303,7 @@ def _assembled(record: dict[str, Any]) -> Text:
 
 
 def _shown(value: Any) -> str:
-    """Return a value bare if it is one simple word, else as JSON."""
+    """Format a simple word bare, any other value as JSON."""
     if isinstance(value, str) and value and not set(value) & set(" \t\r\n\"'=\\"):
         return printable(value)
     return printable(orjson.dumps(value).decode())

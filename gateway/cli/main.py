@@ -1,6 +1,6 @@
-"""The `parley` command: its options, and the file of each command.
+"""The `parley` command: its global options and its lazily imported commands.
 
-A command's file is imported when the command is called: `parley --help` stays quick.
+A command's file is imported when the command runs, so `parley --help` stays fast.
 """
 
 import logging
@@ -16,39 +16,39 @@ from typing_extensions import override
 from gateway.errors import GatewayError
 
 COMMANDS = {
-    "run": "Start the gateway; Ctrl-C stops it once the running answers are finished.",
-    "setup": "Choose a model and platforms, try them, and write parley.yaml.",
-    "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
+    "run": "Start the gateway; Ctrl-C stops it after the running answers.",
+    "setup": "Choose a model and platforms, test them, and write parley.yaml.",
+    "open": "Create a sign-in link, valid once within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
     "ask": "Ask one question and print the answer; piped input is its context.",
-    "status": "Show whether the gateway runs, what waits, what it costs, and what is wrong.",
+    "status": "Show whether the gateway runs, its queues, costs and problems.",
     "logs": "Print the log in readable form.",
-    "alerts": "Alerts to owners.",
-    "doctor": "Find what is wrong, why that matters, and how to fix it.",
-    "web": "Let people use the web chat, and sign them out.",
+    "alerts": "Test the alerts to owners.",
+    "doctor": "Find problems, explain why they matter, and how to fix them.",
+    "web": "Invite people to the web chat, and sign them out.",
     "pair": "Decide who may write to the bot.",
     "config": "Show, check and change the settings.",
-    "adapter": "The accounts of platforms.",
+    "adapter": "Restart the accounts of platforms.",
     "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
     "sessions": "Show conversations and their segments; export their messages.",
-    "search": "The index of the search.",
-    "dead-letters": "Turns and messages that were given up, and why.",
-    "audit": "The audit log.",
-    "policy": "Which calls of tools may run, and why.",
-    "prompt": "What the model is told before anybody speaks.",
-    "engines": "The context engines: who decides what the model sees.",
-    "backup": "Back up database, home and workspaces, even while the gateway runs; verified.",
-    "restore": "Restore a backup into an empty PARLEY_HOME, after checking it completely.",
+    "search": "Maintain the search index.",
+    "dead-letters": "Turns and messages that were given up, with reasons.",
+    "audit": "Export the audit log.",
+    "policy": "Which tool calls may run, and why.",
+    "prompt": "Show the system prompt.",
+    "engines": "The context engines, which decide what the model sees.",
+    "backup": "Back up database, home and workspaces, verified, even while the gateway runs.",
+    "restore": "Verify a backup completely, then restore it into an empty PARLEY_HOME.",
     "forget": (
-        "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
+        "Erase a conversation permanently: transcript, queue, sessions, stored outputs, files."
     ),
-    "db": "Look after the database's schema.",
-    "import": "Take over the data of another agent.",
+    "db": "Maintain the database.",
+    "import": "Import the data of another agent.",
     "replay": (
-        "Play recorded conversations through the real path; exit code 1 if an answer is missing."
+        "Replay recorded conversations through the real path; exit code 1 if an answer is missing."
     ),
 }
-"""The texts of `parley --help`, in its order; a test compares those of single commands."""
+"""The texts of `parley --help` in order; a test compares them with the commands' own."""
 
 GONE = {
     "audit list": "Tool calls, in the console",
@@ -62,30 +62,30 @@ GONE = {
     "search find": "Conversations in the console",
     "sessions show": "`parley sessions export ID --format md`, or Conversations in the console",
 }
-"""Commands of 0.5 that went, with their successors."""
+"""Removed commands of 0.5 with their successors."""
 
 
 class LaterCommand(TyperCommand):
-    """Imports a command when it is called."""
+    """Imports a command when it runs."""
 
     @override
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
         """Return the context of the imported command."""
         found = app_of(str(self.name))
         found.rich_markup_mode = None
-        # A group with one command stays a group: `parley config show`.
+        # A group with a single command stays a group: `parley config show`.
         is_group = found.info.no_args_is_help is True
         command = typer.main.get_group(found) if is_group else typer.main.get_command(found)
         command.name, command.help = self.name, command.help or self.help
         for each in getattr(command, "commands", {}).values():
-            # Longer texts would be cut at the end of the screen.
+            # Longer texts would be cut at the edge of the screen.
             each.short_help = (each.help or "").partition("\n\n")[0]
         return command.make_context(info_name, args, *rest, **extra)
 
 
 def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an import for each command
     """Import a command, or a group of them."""
-    # Statements instead of a table of strings, so that mypy and import-linter see the imports.
+    # Import statements rather than strings, so that mypy and import-linter see them.
     match name:
         case "usage":
             from gateway.cli.usage import usage_app as found
@@ -156,7 +156,7 @@ class LazyGroup(TyperGroup):
 
     @override
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; errors of values lose pydantic's prefix."""
+        """Run the command; strip pydantic's prefix from value errors."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as exc:
@@ -169,16 +169,16 @@ app = typer.Typer(
     name="parley",
     help="A durable chat gateway for an LLM agent.",
     no_args_is_help=True,
-    # Rich would draw boxes around the help, and is as much to import as all else together.
+    # Rich would draw boxes around the help and doubles the import time.
     rich_markup_mode=None,
-    # A pretty traceback shows the values of variables: words of people, and keys.
+    # Pretty tracebacks show values of variables: users' text and keys.
     pretty_exceptions_enable=False,
 )
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 1."""
-    # Database, logs and backups contain conversations: for their owner alone.
+    """Run the command line; print our own errors as one line on stderr with exit code 1."""
+    # Database, logs and backups contain conversations: only their owner may read them.
     os.umask(0o077)
     if instead := GONE.get(" ".join(sys.argv[1:3])):
         from gateway.cli.common import warn
@@ -218,9 +218,9 @@ def _options(
 
 
 def log_problems_only() -> None:
-    """Make a command log only problems, to stderr; `parley run` logs by its settings.
+    """Log only problems, to stderr; `parley run` logs by its settings.
 
-    Tracebacks are plain: rich ones show the values of variables, which are people's words.
+    Plain tracebacks: rich ones show values of variables, including users' text.
     """
     import structlog
 

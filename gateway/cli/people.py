@@ -1,8 +1,8 @@
-"""Who may do what: `parley pair`, `open`, `web` and `policy`.
+"""People and permissions: `parley pair`, `open`, `web` and `policy`.
 
-`pair` decides who may write to the bot; `open` and `web` make sign-in links for the web chat, and
-sign users out. Changes go through the running gateway, or without one directly into the database.
-`policy` shows which calls of tools may run.
+`pair` decides who may write to the bot; `open` and `web` create sign-in links for the web chat and
+sign users out. Changes go through the running gateway, or directly into the database. `policy`
+shows which tool calls may run.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ policy_app = typer.Typer(no_args_is_help=True)
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
 Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]
 OPENER = "open.html"
-"""The file in PARLEY_HOME that a browser opens: all users can see a command line."""
+"""File in PARLEY_HOME for the browser to open: all users can see a command line."""
 CHOICES = {"role": policy.ROLES, "destination": policy.DESTINATIONS}
 
 
@@ -69,7 +69,7 @@ def pair_list(
     *,
     json: AsLines = False,
 ) -> None:
-    """List who asks to be let in, then who was, both newest first; not those in parley.yaml."""
+    """List access requests, then admitted people, newest first; not those in parley.yaml."""
     with opened(settings_of(context)) as conn:
         found: list[PairingRequest | Member] = members.listed(conn, limit + 1, after)
     rows, following = page_of(found, limit, lambda row: row.name)
@@ -78,7 +78,7 @@ def pair_list(
         show_lines({"kind": kinds[type(each)]} | asdict(each) for each in rows)
         return
     requests = [each for each in rows if isinstance(each, PairingRequest)]
-    # A later page may begin after the last request; only the first one says that nobody asks.
+    # Only the first page says that there are no requests; a later one may start after them.
     if requests or after is None:
         headings = ("code", "platform", "account", "id", "name", "since", "min left")
         cells = [
@@ -104,13 +104,13 @@ def pair_list(
 
 @pair_app.command("approve")
 def pair_approve(context: typer.Context, code: Code) -> None:
-    """Let a person in; they are notified now, or by the next start of the gateway."""
+    """Admit a person; they are notified now or at the next start of the gateway."""
     _decide(context, "approve-pairing", code)
 
 
 @pair_app.command("deny")
 def pair_deny(context: typer.Context, code: Code) -> None:
-    """Refuse a person without notice: they cannot ask again for a day."""
+    """Refuse a person silently; they cannot ask again for a day."""
     _decide(context, "deny-pairing", code)
 
 
@@ -133,7 +133,7 @@ def open_page(
         bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")
     ] = True,
 ) -> None:
-    """Make a sign-in link that works once, within 10 minutes, and open it in a browser."""
+    """Create a sign-in link, valid once within 10 minutes, and open it in a browser."""
     settings = settings_of(context)
     if not settings.web.enabled:
         raise GatewayError("the page is switched off (web.enabled); `parley chat` works")
@@ -146,12 +146,12 @@ def open_page(
 
 
 def shown(file: Path, link: str) -> bool:
-    """Open the link in a browser of this desktop; returns whether there is one."""
+    """Open the link in a desktop browser; return False without one."""
     try:
         found = webbrowser.get()
     except webbrowser.Error:
         return False
-    # The class of browsers within the terminal; those with a window have subclasses.
+    # The class of terminal browsers; graphical ones are subclasses.
     if type(found) is webbrowser.GenericBrowser:
         return False
     file.unlink(missing_ok=True)
@@ -172,7 +172,7 @@ def web_invite(
         typer.Option("--as", metavar="PLATFORM:ID", help="Who they are there; has that role."),
     ] = None,
 ) -> None:
-    """Let a person use the web chat; prints their link, which works once, within a day."""
+    """Invite a person to the web chat; print their link, valid once within a day."""
     settings = settings_of(context)
     target = orjson.dumps({"name": name, "role": role, "same_as": same_as}).decode()
     made: dict[str, Any] = act(settings, "web-invite", target)
@@ -195,7 +195,7 @@ def web_revoke(
         bool, typer.Option("--remove", help="For good; chats stay (`parley forget` erases them).")
     ] = False,
 ) -> None:
-    """Sign a user out, in one browser or in all of them."""
+    """Sign a user out of one browser or all."""
     ended: dict[str, Any] = act(
         settings_of(context), "web-remove" if remove else "web-revoke", which
     )
@@ -205,7 +205,7 @@ def web_revoke(
 
 @policy_app.command("show")
 def policy_show(context: typer.Context, json: AsJson = False) -> None:
-    """Print the table in force, and the source of each row; the strictest row decides."""
+    """Print the active policy table with the source of each row; the strictest row decides."""
     found = loaded(context)
     rows = policy.of_settings(found.settings.tools)
     if json:
@@ -236,7 +236,7 @@ def policy_explain(  # noqa: PLR0913 - an option each
     tainted: Annotated[bool, typer.Option(help="The turn has read strangers' text.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Say what becomes of a call, and which row of the table decides."""
+    """Explain the decision about a call and the row behind it."""
     for name, value in (("role", role), ("destination", destination)):
         if value not in CHOICES[name]:
             raise NotFound(f"--{name} is one of {', '.join(sorted(CHOICES[name]))}, not {value!r}")
@@ -267,8 +267,8 @@ _WORDS = {
 
 
 def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
-    """Return the classes of a call; a tool that is not built in counts as a side effect."""
-    # `terminal` has the same classes, and cannot be made on every machine.
+    """Return a call's classes; a tool that is not built in counts as a side effect."""
+    # `terminal` has the same classes, but is not available on every machine.
     if name not in BUILTIN or name == "terminal":
         return frozenset({SIDE_EFFECT, WORLD})
     made = builtin_tools(tools.model_copy(update={"enabled": (name,)}))
@@ -279,7 +279,7 @@ def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
 
 
 def _origin(row: Rule, origins: dict[str, str]) -> str:
-    """Return the file, variable or option that set a row, or "default"."""
+    """Return the source of a row: a file, variable or option, or "default"."""
     key = row.name.replace("[", ".").replace("]", "")
     if key.startswith("tools.approval"):
         key = "tools.approval"

@@ -1,6 +1,6 @@
-"""`parley replay`: plays recorded conversations through the real path, on a database of its own.
+"""`parley replay`: plays recorded conversations through the real path, on a temporary database.
 
-Only the model, its tools and the platform are played (gateway/replay/).
+Only the model, its tools and the platform are simulated (gateway/replay/).
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def replay(  # noqa: PLR0913 - an option each
         float, typer.Option(min=0, help="Seconds between two turns, as the prompt cache sees them.")
     ] = 60,
 ) -> None:
-    """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
+    """Replay recorded conversations through the real path; exit code 1 if an answer is missing."""
     settings = loaded(
         context,
         model__context_length=window,
@@ -58,7 +58,7 @@ def replay(  # noqa: PLR0913 - an option each
         prompt_caching__strategy=strategy,
         prompt_caching__cache_ttl=ttl,
     ).settings
-    # A gateway would replace an engine that it cannot use by its own.
+    # A gateway would replace an unusable engine by the default.
     if engine is not None and (wrong := why_unusable(settings.home, engine)):
         raise SettingsError(f"--engine {engine}: {wrong}")
     if not asyncio.run(play_files(settings, files, out, gap)):
@@ -68,10 +68,10 @@ def replay(  # noqa: PLR0913 - an option each
 async def play_files(
     settings: Settings, files: Sequence[Path], console: Console, gap_s: float = 60
 ) -> bool:
-    """Play the conversations of the files, and print the results.
+    """Replay the conversations of the files and print the results.
 
-    `gap_s` is the time between two turns for the prompt cache; the replay does not wait. Returns
-    whether every user message got its recorded answer.
+    `gap_s` is the simulated time between turns for the prompt cache. Return whether every user
+    message got its recorded answer.
     """
     recordings = [it for file in files for it in _load(file)]
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
@@ -94,9 +94,9 @@ def _load(file: Path) -> list[Recording]:
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:
-    """Return settings for a replay: without waiting and network, with the plugins of the real home.
+    """Return settings for a replay without waits or network, with the real home's plugins.
 
-    No real model writes summaries, sessions do not end by the clock, and there are no budgets.
+    No real model writes summaries, sessions are not reset by time, and budgets are off.
     """
     (home / PLUGINS).symlink_to(settings.home / PLUGINS)
     return settings.model_copy(

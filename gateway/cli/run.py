@@ -39,10 +39,10 @@ def run(
     host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
     port: Annotated[int | None, typer.Option(help="Instead of web.port.")] = None,
 ) -> None:
-    """Start the gateway; Ctrl-C stops it once the running answers are finished."""
+    """Start the gateway; Ctrl-C stops it after the running answers."""
     found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
-    # First: the log of another running gateway must not be written into.
+    # First, so that a second gateway never writes into the first one's log.
     with own_home(settings) as journal:
         settings = with_web_token(settings)
         configure_logging(settings.logging, settings.home, redactor_of(settings))
@@ -53,7 +53,7 @@ def run(
 
 
 def _source(context: typer.Context, found: Loaded, host: str | None, port: int | None) -> Source:
-    """Return a source that reads the settings again, with the same options."""
+    """Return a source that reloads the settings with the same options."""
 
     def read(known: Known) -> Loaded:
         again = loaded(context, known, web__host=host, web__port=port)
@@ -63,9 +63,9 @@ def _source(context: typer.Context, found: Loaded, host: str | None, port: int |
 
 
 async def _welcome(gateway: Gateway) -> OnReady:
-    """Create the first owner's code and a sign-in link; return the function that prints them."""
+    """Create the owner code and a sign-in link; return the function that prints them."""
     settings, database = gateway.settings, gateway.database
-    # Before a message is received: the code of an earlier start must be void by then.
+    # Before any message is received, so that an earlier start's code is void.
     code = await owner_code(database, settings, gateway.replica.id)
     link = await database.write(web_door.new_link) if settings.web.enabled else None
     secret = None if link is None else link.secret
@@ -80,7 +80,7 @@ def _print_welcome(
     port: int,
     checks: Sequence[Checked],
 ) -> None:
-    """Print addresses, warnings and next steps to stderr: stdout belongs to the log."""
+    """Print addresses, warnings and next steps to stderr; stdout is for the log."""
     settings, agent = gateway.settings, gateway.reloading.mind.agent
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
@@ -115,7 +115,7 @@ def _print_welcome(
 
 
 async def _warnings(gateway: Gateway) -> list[str]:
-    """Return what may not work as intended, and log it."""
+    """Return the warnings of a start, and log them."""
     found = pressing(await gateway.platforms.examination.report(lambda each: each.at_start))
     for row in found:
         log.warning("found_at_start", finding=row.id, text=row.text)
@@ -123,7 +123,7 @@ async def _warnings(gateway: Gateway) -> list[str]:
 
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:
-    """Return what a start prints about the caching of a model's prompts."""
+    """Describe a model's prompt caching for the start."""
     if model.cache_layout is not None:
         via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
         return f"💾 Prompt caching: ENABLED (Claude via {via}, {caching.cache_ttl} TTL)"
@@ -133,7 +133,7 @@ def caching_text(model: ChatModel, caching: CachingSettings) -> str:
 
 
 def _of_platforms() -> list[str]:
-    """Return how to set up the first platform of the register, and the page about the others."""
+    """Describe how to set up the first registered platform, and name the page about the others."""
     first, *others = (each for each in platforms() if each.account is not None)
     key = account_types()[first.name].switch
     variable = f"PARLEY_PLATFORMS__{first.name}__{key}".upper()

@@ -1,6 +1,6 @@
-"""`parley sessions`: conversations, their segments and their messages, read from the database.
+"""`parley sessions`: shows conversations, segments and messages from the database.
 
-A gateway may run or not. An export is read page by page.
+Works with or without a running gateway. An export is read page by page.
 """
 
 from collections import deque
@@ -55,9 +55,9 @@ from gateway.storage.reports.history import (
 from gateway.storage.schema import iso_time
 
 FIRST_LINES = 4
-"""Lines of a summary that are shown without `--summaries`."""
+"""Lines of a summary shown without `--summaries`."""
 EXPORT_PAGE = 500
-"""Messages of an export that are in memory at a time."""
+"""Messages of an export in memory at a time."""
 OMITTED = "(told with the next message only; the JSON export has it)"
 _BY_PLACE = attrgetter("first_seq", "number")
 
@@ -81,7 +81,7 @@ def sessions_list(
     *,
     json: AsLines = False,
 ) -> None:
-    """List the conversations, the newest first, each with the segment that is active in it."""
+    """List the conversations, newest first, each with its active segment."""
     with opened(settings_of(context)) as conn:
         found = history.overviews(conn, limit + 1, after)
     rows, following = page_of(found, limit, lambda row: row.id)
@@ -128,10 +128,10 @@ def sessions_export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
-    """Write a whole conversation: every message, every segment with its summary."""
+    """Export a whole conversation: every message, every segment with its summary."""
     with opened(settings_of(context)) as conn:
         here = history.overview(conn, conversation)
-        # They are read while they are written: inside of `with`, as long as the database is open.
+        # Pieces are read while they are written, so the database must stay open.
         pieces = export(conn, here, form)
         if file is None:
             out.file.writelines(pieces)
@@ -141,7 +141,7 @@ def sessions_export(
 
 
 def show_list(found: Sequence[Overview], console: Console) -> None:
-    """Print one line for each conversation; delegated children name their parents."""
+    """Print one line per conversation; delegated children name their parents."""
     names = ("id", "platform", "chat", "thread", "sender", "title")
     headings = [Column(name, overflow="fold") for name in names]
     headings += [Column(name, justify="right") for name in ("segments", "messages")]
@@ -150,7 +150,7 @@ def show_list(found: Sequence[Overview], console: Console) -> None:
 
 
 def _cells(row: Overview) -> tuple[str, ...]:
-    # The tilde marks what was estimated; the other number is the provider's.
+    # The tilde marks an estimate; the other number is the provider's.
     tokens = "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
     return (
         str(row.id) if row.parent is None else f"{row.id} (of {row.parent})",
@@ -170,16 +170,16 @@ def _title(title: str, number: int) -> str:
 
 
 def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]:
-    """Yield the nodes as a tree, in order of their messages, each above those that it condenses.
+    """Yield the nodes as a tree in message order, each above the nodes it condenses.
 
-    Nodes with a number of `in_view` are marked: the newest segment shows them.
+    Mark the nodes of `in_view`, which the newest segment shows.
     """
     if nodes:
         yield f"nodes ({len(nodes)}):"
     by_number = {node.number: node for node in nodes}
     below = {child for node in nodes for child in node.children}
     roots = [node for node in nodes if node.number not in below]
-    # A list and no recursion: a tree may be deeper than Python's stack.
+    # Iterative, since a tree may be deeper than Python's stack.
     waiting = [(node, 1) for node in sorted(roots, key=_BY_PLACE, reverse=True)]
     while waiting:
         node, depth = waiting.pop()
@@ -213,8 +213,8 @@ def _figures(row: CompactionRow) -> str:
 def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
     """Yield the pieces of an export, each ending with a newline.
 
-    A segment precedes the messages that were recorded in it. Messages recorded after `here` was
-    read are left out. The connection must stay open until the last piece was taken.
+    A segment precedes its messages. Messages recorded after `here` was read are omitted. The
+    connection must stay open until the last piece.
     """
     writer = Markdown(here) if form == Format.MD else JsonLines(here)
     waiting = deque(history.segments_of(conn, here.id))
@@ -223,7 +223,7 @@ def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
     for first in range(1, here.messages + 1, EXPORT_PAGE):
         limit = min(EXPORT_PAGE, here.messages + 1 - first)
         for row in history.recorded(conn, here.id, from_seq=first, limit=limit):
-            # Ids of segments grow with time: those up to that of the message began before it.
+            # Segment ids grow with time, so those up to the message's began before it.
             while waiting and waiting[0].id <= row.session_id:
                 yield writer.segment(waiting.popleft())
             yield writer.message(row, plan)
@@ -231,7 +231,7 @@ def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
 
 
 class JsonLines:
-    """One JSON object a line; messages keep the bytes that they are stored in."""
+    """One JSON object per line; messages keep their stored bytes."""
 
     def __init__(self, here: Overview) -> None:
         self._here = here
@@ -266,9 +266,9 @@ class JsonLines:
 
 
 class Markdown:
-    """A document: a heading for each segment and below it one for each message.
+    """A document with a heading per segment and, below it, one per message.
 
-    `most_lines` of a summary are shown; None for all of it.
+    `most_lines` limits each summary; None shows all of it.
     """
 
     def __init__(self, here: Overview, most_lines: int | None = None) -> None:
@@ -303,7 +303,7 @@ class Markdown:
         return printable("\n\n".join(parts)) + "\n"
 
     def message(self, row: Recorded, plan: ViewPlan) -> str:
-        """Return a message: prose as text, calls and results of tools as code."""
+        """Format a message: prose as text, tool calls and results as code."""
         message = decode(row.body)
         text = OMITTED if is_ephemeral(message) else text_with_labels(message)
         parts = [

@@ -1,7 +1,7 @@
-"""The first steps: `parley setup` asks for what a first answer needs, tries it, and writes it down.
+"""First steps: `parley setup` asks for the settings of a first answer, tests and writes them.
 
-Nothing is written before the last question. `--from FILE --yes` takes the answers from a file.
-`parley import` takes over the data of another agent.
+Nothing is written before the last question. `--from FILE --yes` reads the answers from a file.
+`parley import` imports the data of another agent.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from gateway.storage.migrations import open_database
 from gateway.supervision.credentials import Checked, checked_lines
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
-"""Exit codes: written and tried; refused, nothing written; written, but not tried completely."""
+"""Exit codes: written and tested; refused, nothing written; written, but not fully tested."""
 STYLES = {"✓": "green", "✗": "red", "!": "yellow", "…": "yellow", "?": "dim"}
 
 setup_app = typer.Typer(add_completion=False)
@@ -56,11 +56,11 @@ def setup(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; only with --from.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Report as JSON; only with --from.")] = False,
 ) -> None:
-    """Choose a model and platforms, try them, and write parley.yaml.
+    """Choose a model and platforms, test them, and write parley.yaml.
 
-    Each answer can be skipped, and nothing is written before the end. With --from, exit code 0:
-    written and tried; 1: cannot be read or written; 2: a key or token is refused, nothing was
-    written; 3: written, but something could not be tried or is still to be switched on.
+    Each answer can be skipped; nothing is written before the end. With --from, exit code 0: written
+    and tested; 1: cannot be read or written; 2: a key or token was refused, nothing written; 3:
+    written, but not fully tested, or a platform's feature is still off.
     """
     refuse_unwritable(Target(home_of(context.find_root().params.get("home"))))
     found = loaded(context)
@@ -75,7 +75,7 @@ def setup(
 
 
 def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
-    # Nothing that the file refers to is read or run before the user agrees.
+    # Read or run nothing that the file refers to before the user agrees.
     question = "Read the secrets that the file names, run its commands for them, and try them?"
     if not yes and not (sys.stdin.isatty() and typer.confirm(question, default=False)):
         warn("nothing was tried or written: --yes reads the file's secrets and runs their commands")
@@ -119,7 +119,7 @@ def _report(
 
 
 def _agreed(target: Target, draft: Answers) -> bool:
-    """Show the changes of an existing file, and ask."""
+    """Show the changes of an existing file and ask for consent."""
     changes = changed_keys(target, draft) if target.file.exists() else []
     if not changes:
         return True
@@ -153,7 +153,7 @@ class _Wizard:
         self._greetings: list[Checked] = []
 
     def run(self) -> None:
-        """Ask, write, and say how to start."""
+        """Ask the questions, write the answers, and print how to start."""
         say(f"Parley's settings: {self._target.file}")
         say("Enter skips a question. Nothing is written before the end; Ctrl-C ends it.", "dim")
         self._ask_for_model()
@@ -215,7 +215,7 @@ class _Wizard:
                 return
 
     def _is_kept(self, section: str, before: Mapping[str, Any]) -> bool:
-        """Try the answers and show the result; forget them unless they are kept."""
+        """Test the answers and show the result; discard them unless the user keeps them."""
         say("  asking …", "dim")
         checked = asyncio.run(questions.try_answers(self._target, self._draft, section))
         _show([checked])
@@ -273,7 +273,7 @@ class _Wizard:
 
 
 def _ask(question: str, default: str = "", *, hidden: bool = False) -> str:
-    """Return an answer without the spaces around it; Enter gives the default."""
+    """Return an answer without surrounding spaces; Enter gives the default."""
     text: str = typer.prompt(
         question, default=default, show_default=bool(default), hide_input=hidden
     )
@@ -281,7 +281,7 @@ def _ask(question: str, default: str = "", *, hidden: bool = False) -> str:
 
 
 def _answers_to(asked: Sequence[SetupQuestion]) -> dict[str, str]:
-    """Return the answers by field; none if a required first one was skipped."""
+    """Return the answers by field; empty if the required first one was skipped."""
     given: dict[str, str] = {}
     for question in asked:
         given[question.field] = _answer_to(question)
@@ -329,10 +329,10 @@ def import_hermes(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Take over settings, SOUL.md, notes, skills and sessions; existing data stays.
+    """Import settings, SOUL.md, notes, skills and sessions; existing data stays.
 
-    The texts are shown first. No gateway may run on the database (SQLite). A second run does what
-    the first one did not.
+    The texts are shown first. With SQLite, stop the gateway first. A second run completes the
+    first.
     """
     task = Import(HermesHome(folder), loaded(context).settings, person)
     if not (yes or dry_run):
@@ -364,6 +364,6 @@ def _show_lines(lines: Sequence[Line]) -> None:
             note = f": {line.note}" if line.note else ""
             say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
             shown = revealed(line.text) if line.outcome == "taken" else ""
-            # Not `splitlines`: characters that end a line only for Python are spelled out.
+            # Not `splitlines`, which also splits at characters that are escaped here.
             for each in shown.split("\n") if shown else ():
                 say(f"            | {each}", "dim")

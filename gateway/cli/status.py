@@ -1,8 +1,8 @@
-"""How the gateway fares: `parley status`, `doctor` and `alerts test`.
+"""The gateway's state: `parley status`, `doctor` and `alerts test`.
 
-`status` reads the database whether a gateway runs or not, and asks the process through its socket.
-Its exit codes: 0 the gateway runs and is ready, 1 it runs and is not ready, 3 it does not run.
-`doctor` shows all findings, why they matter, and how to fix them.
+`status` reads the database and, if a gateway runs, asks it through its socket. Exit codes: 0
+running and ready, 1 running but not ready, 3 not running. `doctor` shows all findings, why they
+matter, and how to fix them.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ OF_AN_UPGRADE = (
     *("settings-readable", "settings-effect", "plugins-there"),
     *("database-down", "database-migrated", "restart-due"),
 )
-"""Findings about a start of this version: what it would change, or what would prevent it."""
+"""Findings about starting this version: changes it would make, or reasons to fail."""
 
 status_app = typer.Typer(add_completion=False)
 alerts_app = typer.Typer(no_args_is_help=True)
@@ -67,7 +67,7 @@ doctor_app = typer.Typer(add_completion=False)
 
 @status_app.command()
 def status(context: typer.Context, json: AsJson = False) -> None:
-    """Show whether the gateway runs, what waits, what it costs, and what is wrong."""
+    """Show whether the gateway runs, its queues, costs and problems."""
     known = readable(context)
     settings = known.settings
     running, trouble = None, ""
@@ -109,7 +109,7 @@ def _backup(settings: Settings) -> dict[str, Any] | None:
 
 
 def _stored(found: Loaded, running: dict[str, Any] | None, hangs: str) -> dict[str, Any]:
-    """Return the figures of the database, or why it cannot be read; and the findings."""
+    """Return the database's figures, or why it cannot be read, and the findings."""
     settings = found.settings
     facts = Evidence(settings.home, found, running=running, hangs=hangs)
     wanted = [each for each in FINDINGS.values() if each.page]
@@ -163,7 +163,7 @@ Line = tuple[str, str]
 
 
 def lines(found: dict[str, Any]) -> list[Line]:
-    """Return the lines of the screen."""
+    """Return the output lines."""
     told = [_first(found)]
     process = found["process"] or {}
     for name, state in process.get("adapters", {}).items():
@@ -214,7 +214,7 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
         (f"  {'outbox':<10} {_waiting(found['outbox'], 'to be sent')}", ""),
         (f"  {'today':<10} ${today['usd']:,.2f}{limit}, {spent}", ""),
     ]
-    # A replica that was stopped stays on the list: a single one needs no line.
+    # A stopped replica stays listed; a single replica needs no line.
     if replicas["living"] + len(replicas["silent"]) > 1:
         style = "yellow" if silent else ""
         told.append((f"  {'replicas':<10} {replicas['living']} alive{silent}", style))
@@ -230,7 +230,7 @@ def _waiting(rows: dict[str, Any], what: str) -> str:
 
 @alerts_app.command("test")
 def test_alerts(context: typer.Context) -> None:
-    """Have the gateway that runs send one test each way: to the chats and to the webhook.
+    """Send one test alert each way: to the owners' chats and to the webhook.
 
     Exit code 1 if neither works.
     """
@@ -265,9 +265,9 @@ def doctor(  # noqa: PLR0913 - an option each
         typer.Option("--upgrade", help="Only what starting this version would change; offline."),
     ] = False,
 ) -> None:
-    """Find what is wrong, why that matters, and how to fix it.
+    """Find problems, explain why they matter, and how to fix them.
 
-    Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be checked.
+    Exit code 0: all is well; 1: warnings; 2: problems; 3: nothing could be checked.
     """
     with _facts(context, offline=offline or upgrade, deep=deep) as facts:
         open_alerts = alerts.found(facts.opened) if facts.opened and not upgrade else ()
@@ -282,7 +282,7 @@ def doctor(  # noqa: PLR0913 - an option each
 
 @contextmanager
 def _facts(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Evidence]:
-    """Gather the evidence; anything that cannot be read is part of it."""
+    """Gather the evidence, including what cannot be read."""
     where = home_of(context.find_root().params.get("home"))
     try:
         found = loaded(context)
@@ -301,7 +301,7 @@ def _facts(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Evi
 
 
 async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
-    """Ask the gateway that runs here, and the providers of the models."""
+    """Ask the running gateway and the model providers."""
     running, hangs = await _running(found)
     line: list[Configured] = []
     with suppress(SettingsError):
@@ -310,7 +310,7 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     try:
         if offline:
             return told
-        # The findings report what would be logged.
+        # The findings report what these log lines would.
         with structlog.testing.capture_logs():
             told["keys"], told["accounts"], told["servers"], told["clock"] = await asyncio.gather(
                 learn_windows(line),
@@ -325,9 +325,9 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
 
 
 async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
-    """Return the state of the gateway that runs here, or why it does not answer.
+    """Return the running gateway's state, or why it does not answer.
 
-    `waiting` are changed settings that it does not use yet.
+    `waiting` lists changed settings that it does not use yet.
     """
     try:
         said = await control.ready_in(found.settings.home)
@@ -341,7 +341,7 @@ async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
     except TimeoutError:
         waiting = ["what the file says: that was not answered in time"]
     except GatewayError as exc:
-        # It reads its settings with its own environment.
+        # The gateway reads its settings in its own environment.
         waiting = [str(exc)]
     else:
         waiting = [each["key"] for each in different]
@@ -349,7 +349,7 @@ async def _running(found: Loaded) -> tuple[dict[str, Any] | None, str]:
 
 
 async def _clock(line: Sequence[Configured]) -> str:
-    """Compare this machine's clock with that of the first model's server."""
+    """Compare this machine's clock with the first model server's."""
     for each in line:
         provider = each.models[0].provider
         if provider not in INSIDE:
@@ -359,11 +359,11 @@ async def _clock(line: Sequence[Configured]) -> str:
 
 
 async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str, str]:
-    """Connect once to each MCP server that no gateway is connected to; return what is wrong."""
+    """Connect once to each MCP server without a connected gateway; return the failures."""
     settings_, masked = found.settings, redactor_of(found.settings).text
     if running is not None or not any(each.enabled for each in settings_.tools.mcp.values()):
         return {}
-    # It imports the SDK, which most gateways do not need.
+    # Importing this loads the SDK, which most gateways do not need.
     from agent.tools.mcp.servers import mcp_tools  # noqa: PLC0415
 
     sandboxed = with_walls(settings_, _confined(settings_))
@@ -381,7 +381,7 @@ def _confined(settings_: Settings) -> Collection[str]:
         with opened(settings_) as conn:
             return mcp.confined(conn)
     except GatewayError:
-        # An older schema, or unreachable: no program runs with fewer walls than it had.
+        # An old schema or an unreachable database: assume the strictest confinement.
         return mcp.UNKNOWN.confined
 
 
@@ -392,7 +392,7 @@ async def _tokens(found: Loaded) -> dict[str, AccountReport]:
 
 
 def _show(rows: Sequence[Row], *, json: bool, everything: bool) -> None:
-    """Print rows; without `everything` only the number of those that are fine."""
+    """Print rows; without `everything`, only count the ones without problems."""
     if json:
         show_json([each.as_data() for each in rows])
         return
@@ -403,7 +403,7 @@ def _show(rows: Sequence[Row], *, json: bool, everything: bool) -> None:
             if each.needs_attention:
                 say(f"    {each.why}", "dim")
                 say(f"    {each.remedy}")
-    # The first row of a finding is its worst.
+    # A finding's first row is its worst.
     worst: dict[str, Shown] = {}
     for each in rows:
         worst.setdefault(each.id, each.level)

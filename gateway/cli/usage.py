@@ -1,4 +1,4 @@
-"""`parley usage`: calls, tokens and costs from the ledger, whether a gateway runs or not."""
+"""`parley usage`: shows calls, tokens and costs from the ledger."""
 
 import re
 import time
@@ -42,7 +42,7 @@ usage_app = typer.Typer(add_completion=False)
 
 
 class By(StrEnum):
-    """What `parley usage` groups calls by."""
+    """The groupings of `parley usage`."""
 
     DAY = "day"
     SENDER = "sender"
@@ -52,7 +52,7 @@ class By(StrEnum):
 
 
 PAGED = (By.SENDER, By.CONVERSATION)
-"""The groups of which there can be many."""
+"""Groupings with many rows."""
 TOKENS = {
     "input": "input_tokens",
     "cache read": "cache_read_tokens",
@@ -82,8 +82,8 @@ def usage(
 ) -> None:
     """Show calls, tokens and cost; `--by outcome` shows how turns ended.
 
-    "x least" is what prompts were billed in multiples of the least possible. Pages (`--limit`,
-    `--after`) are those of `--by sender` and `--by conversation`.
+    "x least" is the billed prompt cost as a multiple of the lowest possible. `--limit` and
+    `--after` apply to `--by sender` and `--by conversation`.
     """
     if after is not None and by not in PAGED:
         pages = " and ".join(f"`--by {each}`" for each in PAGED)
@@ -121,7 +121,7 @@ def usage(
 
 
 def _first_day(text: str, today: date) -> date:
-    """Return the first day that counts; "1d" is today alone."""
+    """Return the first day to count; "1d" is only today."""
     if days := _DAYS.fullmatch(text):
         return today - timedelta(days=int(days[1]) - 1)
     try:
@@ -135,7 +135,7 @@ def _first_day(text: str, today: date) -> date:
 
 
 class UsageLine(NamedTuple):
-    """The calls of a line; `turns` is None if turns are not counted."""
+    """One output line; `turns` is None if turns are not counted."""
 
     name: str
     spent: Spent
@@ -146,7 +146,7 @@ class UsageLine(NamedTuple):
 def _usage_lines(
     conn: Connection, by: By, days: tuple[date, date], zone: tzinfo, known: KnownRates
 ) -> list[UsageLine]:
-    """Return the lines without pages; `days` are the first and the last one."""
+    """Return the lines of an unpaged grouping; `days` is (first, last)."""
     where = Where(budgets.day_of(days[0], zone).start.timestamp())
     if by == By.OUTCOME:
         ended = reports.by_outcome(conn, where.since)
@@ -162,7 +162,7 @@ def _usage_lines(
 def _days(
     conn: Connection, days: tuple[date, date], zone: tzinfo, rates: Rates
 ) -> Iterator[UsageLine]:
-    """Yield the days with calls: those of the settings' time zone, of 23 to 25 hours."""
+    """Yield the days with calls in the settings' time zone (23 to 25 hours long)."""
     begun = datetime.fromtimestamp(spending.first_call_at(conn) or time.time(), zone).date()
     first = max(days[0], begun)
     for n in range((days[1] - first).days + 1):
@@ -174,7 +174,7 @@ def _days(
 
 
 def _rates(settings: Settings) -> KnownRates:
-    """Return the prices of a model by its name: from the settings, else from the catalog."""
+    """Return a lookup of model prices: from the settings, else from the catalog."""
     blocks = (settings.model, *settings.fallbacks)
     named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
     given = {name: block.facts for name, block in named.items()}
@@ -182,7 +182,7 @@ def _rates(settings: Settings) -> KnownRates:
 
 
 def _show_usage(lines: Sequence[UsageLine], total: Spent, by: By) -> None:
-    """Print lines, and the total of all pages."""
+    """Print the lines and the total of all pages."""
     turns = sum(line.turns or 0 for line in lines)
     counts = ("turns", "share") if by == By.OUTCOME else ()
     numbers = ("calls", *TOKENS, "hits", *(() if counts else ("x least",)))
@@ -201,7 +201,7 @@ def _show_usage(lines: Sequence[UsageLine], total: Spent, by: By) -> None:
 
 
 def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[str]:
-    """Return a line; `counted` is a number of turns and its share, only by outcome."""
+    """Format a line; `counted` is the number and share of turns, only by outcome."""
     hits, least = spent.hit_ratio, spent.least_ratio
     numbers = (spent.calls, *(getattr(spent.usage, kind) for kind in TOKENS.values()))
     cells = (name, *counted, *(f"{number:,}" for number in numbers))

@@ -74,11 +74,11 @@ def test_without_a_command_there_is_help(parley: Parley) -> None:
 def test_help_says_all_of_a_command_s_line(parley: Parley) -> None:
     """It goes on below, on a narrow screen too, of commands and of those in a group."""
     assert (
-        "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
+        "Erase a conversation permanently: transcript, queue, sessions, stored outputs, files."
         in (" ".join(parley("--help").out.split()))
     )
     told = " ".join(parley("sessions", "--help").out.split())
-    assert "List the conversations, the newest first, each with the segment that is active" in told
+    assert "List the conversations, newest first, each with its active segment." in told
 
 
 def test_config_show_masks_secrets(parley: Parley, tmp_path: Path) -> None:
