@@ -1,1 +1,1 @@
-"""Discord: one bot account of it."""
+"""Discord: the adapter of one bot account."""

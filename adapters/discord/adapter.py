@@ -1,4 +1,4 @@
-"""The Discord adapter: receives, renders and sends for one bot, and downloads files sent to it."""
+"""The Discord adapter: receives, renders, sends and downloads files for one bot."""
 
 import time
 from collections.abc import Sequence
@@ -45,18 +45,18 @@ def build(settings: DiscordSettings, host: Host) -> "DiscordAdapter":
 class DiscordAdapter:
     """One bot on Discord; implements `adapters.base.Adapter`.
 
-    A row is shown once: by its nonce, and by a look-up in the channel if its outcome is unknown.
-    Its previews are messages like others, so sends are not called idempotent.
+    A row is shown once: its nonce prevents repeats, and an unknown outcome is looked up in the
+    channel. Previews are ordinary messages, so sends do not count as idempotent.
 
     Raises:
-        AdapterRefused: There is no token.
+        AdapterRefused: The token is missing.
     """
 
     platform: str = "discord"
     idempotent_sends: bool = False
-    # One process at a time has a session; a second one would get all events, too.
+    # Only one process may have a session; a second would get all events, too.
     is_exclusive: bool = True
-    # Edits share the channel's budget of 5 messages in 5 s; the answer itself must find room.
+    # Edits share the channel's budget of 5 messages in 5 s, which must leave room for the answer.
     preview_interval_s: float = 1.5
 
     def __init__(
@@ -92,7 +92,7 @@ class DiscordAdapter:
         self.acknowledge = reactions.acknowledge
 
     async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file; an expired link is looked up again in its message.
+        """Download a file; look up an expired link in its message.
 
         See `Adapter.fetch`.
         """
@@ -115,7 +115,7 @@ class DiscordAdapter:
     async def _download(self, url: str, limit_bytes: int) -> bytes:
         if not url:
             raise Expired
-        # The address came with a message: it must not lead into the operator's network.
+        # The address comes from a message, so it must not lead into the operator's network.
         if not is_discords(url, self._settings.api_url):
             raise FetchRejected("the file is not on Discord's servers")
 
@@ -140,11 +140,11 @@ class DiscordAdapter:
 
 
 class Expired(Exception):
-    """The link does not lead to the file any more."""
+    """The link to the file has expired."""
 
 
 def is_discords(url: str, api_url: str | None) -> bool:
-    """Whether a URL leads to Discord's file servers, or to the host of the configured server."""
+    """Whether a URL leads to Discord's file servers or the configured server."""
     target = URL(url)
     if api_url is not None and target.host == URL(api_url).host:
         return True
@@ -152,7 +152,7 @@ def is_discords(url: str, api_url: str | None) -> bool:
 
 
 def check_status(status: int) -> None:
-    """Accept only an answer that contains the file; Expired if the link leads there no more."""
+    """Check that a response contains the file; raise Expired for an expired link."""
     if status in _GONE:
         raise Expired
     if status != HTTPStatus.OK:

@@ -1,7 +1,7 @@
 """Slash commands and buttons, and their acknowledgement within 3 s.
 
-An interaction is committed like any other message and acknowledged after that. For 14 minutes a
-slash command's answer replaces "thinking…"; what `send` needs for it is the message's ref.
+An interaction is committed like any other message, then acknowledged. For 14 minutes a slash
+command's answer replaces "thinking…"; the message's ref contains the data that `send` needs.
 """
 
 import time
@@ -31,16 +31,16 @@ from adapters.messages import Admission, InboundMessage, Poison, Text, WirePart,
 log = structlog.get_logger()
 
 # Source: https://discord.com/developers/docs/interactions/application-commands: the longest
-# description, the type of a slash command, the type of an option that is a text.
+# description, the type of a slash command, the type of a string option.
 _DESCRIPTION_CHARS = 100
 _CHAT_INPUT = 1
 _STRING = 3
 OPTION = "text"
 """Name of a command's one option."""
 ANSWERABLE_S = 14 * 60.0
-"""How long an answer may replace "thinking…". Source: tokens live 15 minutes."""
-# Ids count milliseconds from the beginning of 2015, above 22 bits of something else.
-# Source: https://discord.com/developers/docs/reference#snowflakes
+"""Seconds during which an answer may replace "thinking…"; tokens expire after 15 minutes."""
+# Ids contain milliseconds since the start of 2015 above the lowest 22 bits. Source:
+# https://discord.com/developers/docs/reference#snowflakes
 _EPOCH_MS = 1_420_070_400_000
 _PREFIX = "interaction:"
 _EPHEMERAL = 1 << 6
@@ -55,7 +55,7 @@ _NOT_TAKEN = "I could not take this just now. Please try again."
 
 
 def menu_of(commands: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return Discord's form of the menu: each command has one optional text option."""
+    """Return the menu in Discord's format; each command has one optional text option."""
     option = {"type": _STRING, "name": OPTION, "description": "What to say with it"}
     return [
         {
@@ -69,7 +69,7 @@ def menu_of(commands: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
-    """Whether Discord's list has the same names and descriptions as the menu, in any order."""
+    """Whether Discord's list and the menu have the same names and descriptions."""
 
     def words(commands: Any) -> set[tuple[str, ...]]:
         parts = ((each, *(each.get("options") or ())) for each in commands)
@@ -81,13 +81,13 @@ def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
 
 
 async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
-    """Set the application's global commands if they differ; a failure costs only the menu."""
+    """Set the application's global commands if they differ; a failure only affects the menu."""
     menu = menu_of(commands)
     path = "/applications/{application_id}/commands"
     try:
         with mapped_call():
             registered = await api.get(path, application_id=application)
-            # Each change counts against a daily limit, and clients load the menu again.
+            # Each change counts against a daily limit and makes clients reload the menu.
             if is_same(menu, registered):
                 return
             await api.call("PUT", path, menu, application_id=application)
@@ -99,7 +99,7 @@ async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, st
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """What an answer needs to replace "thinking…"."""
+    """The data that an answer needs to replace "thinking…"."""
 
     application: str
     token: str
@@ -107,7 +107,7 @@ class Callback:
 
     @classmethod
     def parse(cls, ref: str | None) -> "Callback | None":
-        """Return the callback in a `message_ref`, or None if that names a message."""
+        """Parse a callback from a `message_ref`; None if it names a message."""
         if ref is None or not ref.startswith(_PREFIX):
             return None
         application, token, number = ref.removeprefix(_PREFIX).split(":", 2)
@@ -120,13 +120,13 @@ class Callback:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the interaction was made."""
+        """Seconds since the interaction."""
         return time.time() - snowflake_s(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """A command, or a pressed button: `pressed` is then the content of its message."""
+    """A command, or a button press with its message's content in `pressed`."""
 
     callback: Callback
     message: InboundMessage
@@ -135,22 +135,22 @@ class Interaction:
 
 
 def snowflake_s(number: str) -> float:
-    """Return when an id was made, in seconds since 1970."""
+    """Return an id's creation time, in seconds since 1970."""
     return ((int(number) >> 22) + _EPOCH_MS) / 1000
 
 
 def snowflake_at(seconds: float) -> int:
-    """Return the least id that could have been made at a time, in seconds since 1970."""
-    # Below 0 there were no ids yet: everything in the channel is newer.
+    """Return the smallest possible id of a time in seconds since 1970."""
+    # Negative values predate all ids, so everything in the channel is newer.
     return max(int(seconds * 1000) - _EPOCH_MS, 0) << 22
 
 
 def to_interaction(
     data: Any, account: str, channel_kind: ChannelKind | None
 ) -> Interaction | Poison | None:
-    """Read an interaction: Poison if it cannot be decoded, None for kinds that are not used.
+    """Read an interaction; return Poison if undecodable, None for unused kinds.
 
-    `channel_kind` is that of its channel, or None if the interaction contains it.
+    `channel_kind` is None if the interaction contains its channel.
     """
     try:
         decoded = _Interaction.model_validate(data)
@@ -190,7 +190,7 @@ class Buttons:
         self._intake = intake
 
     async def take(self, interaction: Interaction) -> Admission:
-        """Commit an interaction; if the intake raises, ask the user to try again, and raise it."""
+        """Commit an interaction; if the intake raises, ask the user to retry and re-raise."""
         key = interaction.callback.id
         self.pending.begin(key)
         try:
@@ -201,9 +201,9 @@ class Buttons:
             raise
 
     async def acknowledge(self, interaction: Interaction, admission: Admission) -> None:
-        """Answer an interaction after its commit; best effort."""
+        """Acknowledge an interaction after its commit; best effort."""
         try:
-            # A duplicate's first copy was answered; Discord refuses a second answer.
+            # The first copy of a duplicate was acknowledged; Discord refuses a second answer.
             if admission.outcome != "duplicate":
                 await self._respond(interaction, _response(interaction, admission))
         finally:
@@ -251,11 +251,11 @@ class _Data(WirePart):
 
 
 class _Interaction(WirePart):
-    # Types that are not used (pings, menus, forms) are decoded, too: they are not Poison.
+    # Unused types (pings, menus, forms) are decoded as well, so they are not Poison.
     id: Id
     application_id: Id
     type: Literal[1, 2, 3, 4, 5]
-    # The `message_ref` of an interaction is split at colons.
+    # The `message_ref` of an interaction uses colons as separators.
     token: str = Field(pattern=r"^[^:]+$")
     channel_id: Id | None = None
     channel: dict[str, Any] = Field(default_factory=dict)
@@ -266,7 +266,7 @@ class _Interaction(WirePart):
 
     @property
     def text(self) -> str:
-        """The command or the button's text; "" for other interactions."""
+        """The text of the command or button; "" for other interactions."""
         if self.type == _COMPONENT:
             return self.data.custom_id
         if self.type != _COMMAND or self.data.type != _CHAT_INPUT:
@@ -276,16 +276,16 @@ class _Interaction(WirePart):
 
 
 def noted(content: str, note: str) -> str:
-    """Return a message with a note below, if there is room."""
+    """Append a note to a message if it fits."""
     text = f"{content}\n-# {note}".strip()
-    # A text that is too long is refused as a whole, and the buttons would stay.
+    # Discord refuses a text that is too long, and the buttons would stay.
     return text if len(text) <= _MAX_TEXT_CHARS else content
 
 
 def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
     if admission.outcome in {"denied", "ignored"}:
         return _said(admission.told or _DENIED)
-    # "Thinking…": without an answer Discord shows an error after 3 s.
+    # "Thinking…": without a response Discord shows an error after 3 s.
     if interaction.pressed is None:
         return {"type": _DEFERRED}
     if admission.answer == "refused":
@@ -296,6 +296,6 @@ def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
 
 
 def _said(text: str) -> dict[str, Any]:
-    """Return an answer that only the user sees, such as a refusal."""
+    """Return a response that only the user sees, such as a refusal."""
     data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": _NOBODY}
     return {"type": _MESSAGE, "data": data}

@@ -1,6 +1,6 @@
-"""discord.py's HTTP API as Parley uses it, with and without a connection to the gateway.
+"""discord.py's HTTP API, with or without a connection to the gateway.
 
-Requests raise what `adapters.discord.errors` maps; a caller that is cancelled does not end one.
+Requests raise the errors of `adapters.discord.errors`; a cancelled caller does not abort one.
 """
 
 import asyncio
@@ -37,41 +37,41 @@ log = structlog.get_logger()
 
 _ID_BITS_OF_TIME = 22
 BUCKET_WAIT_S = 5.0
-"""Longest wait for the budget of a route; a longer one becomes a SendDelayed."""
+"""Longest wait for a route's budget, in seconds; a longer one raises SendDelayed."""
 UNSAID_RETRY_S = 5.0
-"""Pause after a 429 that names none."""
-# Source: https://discord.com/developers/docs/topics/rate-limits#global-rate-limit; the limit of a
-# channel is not published, Discord's answers have named 5 in 5 s for years.
+"""Pause after a 429 without a delay."""
+# Source: https://discord.com/developers/docs/topics/rate-limits#global-rate-limit; channel limits
+# are unpublished, but Discord's responses have named 5 in 5 s for years.
 LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval_s=8.0)
 LONGEST_WAIT_S = 5.0
-"""Longest wait of an answer for its thread or its acknowledgement."""
+"""Longest wait of an answer for its thread or acknowledgement, in seconds."""
 _CLOCK_GRAIN_S = 0.01
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 
-# Any 429 is raised and never slept through: the caller knows better what to do meanwhile.
+# Raise every 429 instead of sleeping: the caller decides how to wait.
 _NO_SILENT_WAIT_S = 0.001
 
 T = TypeVar("T")
-# Between the attempts of `answer_to`, if Discord names no pause.
+# First pause between attempts of `answer_to`, unless Discord names one.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 MESSAGES = "/channels/{channel_id}/messages"
 MESSAGE = MESSAGES + "/{message_id}"
 PAGE = 100
-"""Most messages in one answer. Source: GET /channels/{id}/messages."""
-# The form that Discord asks for. Source: https://discord.com/developers/docs/reference#user-agent
+"""Most messages in one response. Source: GET /channels/{id}/messages."""
+# The required format. Source: https://discord.com/developers/docs/reference#user-agent
 USER_AGENT = f"DiscordBot (parley, {version('parley')})"
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+(?:; ?[\w.+=-]+)*")
 _BYTES = "application/octet-stream"
 _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=10.0)
 _PLAIN_TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
-# The SDK makes a request up to five times, each within its own limit, after server errors.
+# After server errors the SDK makes up to five attempts, each with its own timeout.
 _DEADLINE_S = 120.0
 _UPLOAD_DEADLINE_S = 600.0
 _DOWNLOAD_DEADLINE_S = 60.0
 _PORTAL = "https://discord.com/developers/applications"
-# Source: docs/platforms/discord.md has them one by one.
+# docs/platforms/discord.md lists them.
 _PERMISSIONS = 309237746752
 # Source: https://discord.com/developers/docs/resources/application#application-object
 _READS = 1 << 18 | 1 << 19
@@ -81,23 +81,23 @@ _READS = 1 << 18 | 1 << 19
 class Shard:
     """One of `of` connections of a bot, over which Discord spreads its servers.
 
-    A bot in more than 2,500 servers must have several. Direct chats come over the first (0). One
-    process at a time receives over each; they are spread over all processes.
-    Source: https://docs.discord.com/developers/events/gateway#sharding
+    A bot in more than 2,500 servers needs several. Direct chats come over the first (0). Each is
+    used by one process at a time; they are spread over all processes. Source:
+    https://docs.discord.com/developers/events/gateway#sharding
     """
 
     number: int = 0
     of: int = 1
 
     def receives(self, guild: str | None) -> bool:
-        """Whether this connection receives a server's events; None for direct messages."""
+        """Whether this connection receives a server's events; None means direct messages."""
         return self.number == ((int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0)
 
 
 class Http(HTTPClient):
-    """The SDK's HTTP client; each request ends in bounded time, and every 429 is a RateLimited.
+    """The SDK's HTTP client with bounded requests; every 429 raises RateLimited.
 
-    One for the whole bot blocks the pacer.
+    A bot-wide 429 blocks the pacer.
     """
 
     def __init__(self, pacer: Pacer) -> None:
@@ -111,7 +111,7 @@ class Http(HTTPClient):
             http_trace=trace,
         )
         self._pacer = pacer
-        # The constructor takes no less than 30 s, for callers that would try again at once.
+        # The constructor accepts only 30 s and more.
         self.max_ratelimit_timeout = _NO_SILENT_WAIT_S
 
     @override
@@ -129,13 +129,13 @@ class Http(HTTPClient):
         except discord.HTTPException as exc:
             if exc.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
-            # Without the header `Via` the SDK takes a 429 for final.
+            # Without the header `Via` the SDK treats a 429 as final.
             raise discord.RateLimited(await _retry_after_s(exc.response)) from exc
 
     async def _answered(
         self, _session: object, _context: object, end: aiohttp.TraceRequestEndParams
     ) -> None:
-        """Check every answer: the SDK does not tell which kind of limit was hit."""
+        """Check every response, since the SDK does not report which limit was hit."""
         answer = end.response
         if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
             return
@@ -144,7 +144,7 @@ class Http(HTTPClient):
 
 
 class Api:
-    """The HTTP half of one bot, with its budgets; logs in when it is first needed.
+    """The HTTP half of one bot, with its budgets; logs in on first use.
 
     `user` is the bot's own id, "" before the first request.
     """
@@ -159,16 +159,16 @@ class Api:
         self._http: Http | None = None
         self._plain: aiohttp.ClientSession | None = None
         self._login = asyncio.Lock()
-        # The SDK sets no limit to the number of connections.
+        # The SDK does not limit the number of connections.
         self.outbound = Outbound("discord", settings.name, self._swap, verdict_of_aiohttp)
         self.close = self.outbound.close
-        # An environment that cannot be used is found now, not by each request.
+        # Detect an unusable proxy setting now rather than in each request.
         proxy_for(Route.BASE)
         tls_for(Route.BASE)
 
     @contextmanager
     def best_effort(self, action: str, channel: str) -> Iterator[None]:
-        """Log the failure of a request that nothing depends on; heed a pause Discord asks for."""
+        """Log and ignore the failure of an optional request; obey a requested pause."""
         try:
             yield
         except AdapterError as exc:
@@ -177,15 +177,15 @@ class Api:
             log.debug("discord_signal_failed", action=action, reason=str(exc))
 
     async def get(self, path: str, *, params: dict[str, Any] | None = None, **ids: str) -> Any:
-        """Send a GET request; `ids` fill in the path, here and below."""
+        """Send a GET request; `ids` fill in the path (in the methods below, too)."""
         return await self._request(Route("GET", path, **ids), params=params or {})
 
     async def history(self, channel: str, after: int, limit: int = PAGE) -> list[Any]:
         """Return the messages after an id, oldest first.
 
         Raises:
-            SendDelayed: It cannot be read now.
-            CodedRefusal: The bot may not read it.
+            SendDelayed: The history cannot be read now.
+            CodedRefusal: The bot may not read the history.
         """
         params = {"after": str(after), "limit": limit}
         with mapped_call():
@@ -199,12 +199,12 @@ class Api:
     async def call(
         self, method: str, path: str, json: dict[str, Any] | list[Any] | None = None, **ids: str
     ) -> Any:
-        """Send another request, with a JSON body."""
+        """Send a request with a JSON body."""
         return await self._request(Route(method, path, **ids), json={} if json is None else json)
 
     async def upload(self, path: str, json: dict[str, Any], file: OutgoingFile, **ids: str) -> Any:
-        """Post a message with a file."""
-        # The SDK sends it once more from the start where Discord answers with a server error.
+        """Send a message with a file."""
+        # The SDK sends it again from the start after a server error.
         content = discord.File(io.BytesIO(file.content), filename=_CONTROL.sub("_", file.name))
         form: list[dict[str, Any]] = [
             {"name": "payload_json", "value": orjson.dumps(json).decode()},
@@ -220,7 +220,7 @@ class Api:
         return await self.outbound.run(self._carry(route, options), _UPLOAD_DEADLINE_S)
 
     async def callback(self, method: str, path: str, json: dict[str, Any], **ids: str) -> Any:
-        """Answer an interaction; its token is part of the URL, which the SDK would log."""
+        """Answer an interaction without the SDK, which would log the URL with its token."""
         route = Route(method, path, **ids)
 
         async def taken(answer: aiohttp.ClientResponse) -> Any:
@@ -235,8 +235,8 @@ class Api:
         return await self.outbound.run(request, _DEADLINE_S)
 
     async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
-        """Return the result of `take`; the caller has checked that the URL is Discord's."""
-        # The caller has checked this address, and no other.
+        """Download a URL, checked by the caller, and return the result of `take`."""
+        # No redirects: the caller checked only this address.
         request = self._plainly("GET", url, take, allow_redirects=False)
         return await self.outbound.run(request, _DOWNLOAD_DEADLINE_S)
 
@@ -250,7 +250,7 @@ class Api:
         take: Callable[[aiohttp.ClientResponse], Awaitable[T]],
         **options: Any,
     ) -> T:
-        """Make a request past the SDK's client, which would add the bot's token."""
+        """Make a request without the SDK's client, which would add the bot's token."""
         proxy = proxy_for(url)
         async with self._session().request(method, url, proxy=proxy, **options) as answer:
             return await take(answer)
@@ -260,7 +260,7 @@ class Api:
         return await http.request(route, **options)
 
     async def _ready(self) -> Http:
-        # The SDK's client can log in once; requests that come meanwhile wait for it.
+        # The SDK's client can log in only once; later requests wait for it.
         async with self._login:
             if self._http is None:
                 self._http = await self._logged_in()
@@ -287,31 +287,31 @@ class Api:
         return self._plain
 
     def _swap(self) -> list[Shut]:
-        """Let the next request log in again; return what closes the connections used so far."""
+        """Let the next request log in again; return functions that close the old connections."""
         used, self._http, self._plain = (self._http, self._plain), None, None
         return [each.close for each in used if each is not None]
 
 
 class PendingKeys:
-    """Threads that are being opened, or interactions that are being acknowledged.
+    """Keys of threads being opened or interactions being acknowledged.
 
-    A key is begun before the message is committed, so that an answer cannot come before it.
+    A key starts before the message is committed, so that no answer can come first.
     """
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
 
     def begin(self, key: str) -> None:
-        """Have others wait for the key."""
+        """Make others wait for the key."""
         self._events.setdefault(key, asyncio.Event())
 
     def end(self, key: str) -> None:
-        """Wake those that wait for the key, however it ended; may be repeated."""
+        """Wake the key's waiters; idempotent."""
         if (event := self._events.pop(key, None)) is not None:
             event.set()
 
     async def wait(self, key: str) -> None:
-        """Wait for the key's end, 5 s at most."""
+        """Wait up to 5 s for the key's end."""
         if (event := self._events.get(key)) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_WAIT_S):
@@ -319,15 +319,15 @@ class PendingKeys:
 
 
 def connector() -> aiohttp.TCPConnector:
-    """Return a pool without a limit of connections."""
+    """Return an unlimited connection pool."""
     return aiohttp.TCPConnector(limit=0, ssl=tls_for(Route.BASE))
 
 
 def use_servers(settings: DiscordSettings) -> None:
-    """Point the SDK at the configured servers, for the whole process."""
+    """Point the SDK at the configured servers, process-wide."""
     if settings.api_url:
         root = settings.api_url.rstrip("/")
-        # `http://host` and `http://host/api` are completed to the version that the SDK speaks.
+        # Complete `http://host` and `http://host/api` with the SDK's API version.
         version_of = {"": f"{root}/api/v10", "/api": f"{root}/v10"}
         Route.BASE = version_of.get(URL(root).path.rstrip("/"), root)
     if settings.gateway_url:
@@ -335,7 +335,7 @@ def use_servers(settings: DiscordSettings) -> None:
 
 
 async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:
-    """Repeat a request that raises SendDelayed until it succeeds or is refused."""
+    """Retry a request that raises SendDelayed until it succeeds or is refused."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
@@ -347,9 +347,9 @@ async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action
 
 
 async def check(settings: DiscordSettings) -> AccountReport:
-    """Report the bot's name, and the switches of its app that are off.
+    """Report the bot's name and the disabled features of its app.
 
-    No connection to the gateway is opened: each counts against the day's limit of sessions.
+    Opens no gateway connection, which would count against the daily limit.
     """
     api = Api(settings)
     try:
@@ -375,7 +375,7 @@ def _lacks(settings: DiscordSettings, app: Any, gateway: Any) -> list[str]:
             "commands and buttons go to another address: empty the field Interactions Endpoint URL"
             f" ({_PORTAL}/{number}/information)"
         )
-    # Older answers do not have the number.
+    # Older responses lack the number.
     if app.get("approximate_guild_count") == 0:
         query = f"client_id={number}&scope=bot+applications.commands&permissions={_PERMISSIONS}"
         found.append(
@@ -389,9 +389,9 @@ def _lacks(settings: DiscordSettings, app: Any, gateway: Any) -> list[str]:
 class _Budget(Ratelimit):
     """The budget of a route, as Discord reported it.
 
-    The SDK's own refuses if the budget's period is longer than the longest wait, however much is
-    left, and holds back the answer that used it up until it is full again. This one waits before a
-    request, and only if nothing is left.
+    The SDK's own class refuses when a period exceeds the longest wait, even with budget left, and
+    delays the response that used up the budget. This one waits before a request, and only if
+    nothing is left.
     """
 
     def __init__(self, longest_s: float | None) -> None:
@@ -411,11 +411,11 @@ class _Budget(Ratelimit):
                 break
             now = asyncio.get_running_loop().time()
             wait_s = BUCKET_WAIT_S if self.expires is None else self.expires - now
-            # The row goes back to the outbox, which can wait for hours.
+            # Return the row to the outbox, which can wait for hours.
             if wait_s > BUCKET_WAIT_S:
                 raise discord.RateLimited(wait_s)
             self._freed.clear()
-            # Until a request ends, or the budget is full again.
+            # Wait until a request ends or the budget is restored.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._freed.wait(), max(wait_s, 0.0) + _CLOCK_GRAIN_S)
         self.remaining -= 1
@@ -430,7 +430,7 @@ class _Budget(Ratelimit):
 
 
 async def _retry_after_s(answer: Any) -> float:
-    """Return the pause that a 429 asks for: in its body, else in its header."""
+    """Return the pause requested by a 429 in its body or header."""
     said = await _said(answer)
     try:
         return float(said.get("retry_after", answer.headers.get("Retry-After")))
@@ -439,7 +439,7 @@ async def _retry_after_s(answer: Any) -> float:
 
 
 async def _said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
-    """Return the body of an answer; empty if it is not a JSON object."""
+    """Return a response's body; empty if not a JSON object."""
     try:
         said = await answer.json(content_type=None)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Maps what discord.py and its transport raise to the adapters' tree."""
+"""Maps exceptions of discord.py and its transport to the adapters' error tree."""
 
 import zlib
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ INVALID_TOKEN = 50027
 THREAD_ARCHIVED = 50083
 THREAD_EXISTS = 160004
 TITLE_REFUSED = {50035, 200_000, 200_001, 240_000}
-"""A name that is malformed, or that the server's or Discord's own filters do not let through."""
+"""A malformed name, or one blocked by the server's or Discord's filters."""
 
 _REASONS = {
     UNKNOWN_CHANNEL: "the channel or thread does not exist any more",
@@ -58,24 +58,24 @@ _REFUSALS = {
         " developer portal, or set platforms.discord.message_content: false"
     ),
 }
-# Final only with a code of Discord's own; a proxy's error page says nothing about the chat.
+# Final only with a Discord code; a proxy's error page says nothing about the chat.
 _FINAL = {
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.FORBIDDEN,
     HTTPStatus.NOT_FOUND,
     HTTPStatus.METHOD_NOT_ALLOWED,
 }
-# Slow mode, a channel's write limit, a feature switched off for now, trouble inside of Discord.
+# Slow mode, a channel's write limit, a temporarily disabled feature, a Discord outage.
 _PASSING = {20016, 20028, 40006, 40333}
-# Raised before the first byte of the request has left.
+# Raised before the first byte of the request was sent.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 _TRANSPORT = (discord.DiscordException, aiohttp.ClientError, OSError)
-# An AttributeError also comes out of the SDK when the very first connection fails.
+# The SDK also raises an AttributeError when the very first connection fails.
 _UNREADABLE = (*UNREADABLE, zlib.error)
 
 
 class CodedRefusal(SendRejected):
-    """A refusal by Discord itself, with its JSON error code (0: none)."""
+    """A refusal by Discord itself, with its JSON error code (0 if none)."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -84,10 +84,10 @@ class CodedRefusal(SendRejected):
 
 @contextmanager
 def mapped_receiving() -> Iterator[None]:
-    """Turn what the SDK raises while receiving into AdapterDisconnected or AdapterRefused."""
+    """Map SDK exceptions while receiving to AdapterDisconnected or AdapterRefused."""
     try:
         yield
-    # LoginFailure and ConnectionClosed are ClientExceptions: the special ones come first.
+    # Subclasses of ClientException come first.
     except discord.LoginFailure as exc:
         raise AdapterRefused(_REFUSALS[4004]) from exc
     except discord.PrivilegedIntentsRequired as exc:
@@ -104,10 +104,11 @@ def mapped_receiving() -> Iterator[None]:
 
 @contextmanager
 def mapped_call(*, once: bool = False) -> Iterator[None]:
-    """Turn what the SDK raises on a request into a SendDelayed, -Unknown or -Rejected.
+    """Map SDK exceptions on a request to SendDelayed, -Unknown or -Rejected.
 
     Args:
-        once: The request must not be repeated: SendUnknown if it may have been carried out.
+        once: Whether the request must not be repeated; raises SendUnknown if it may have been
+            executed.
     """
     doubt = SendUnknown if once else SendDelayed
     try:
@@ -120,11 +121,11 @@ def mapped_call(*, once: bool = False) -> Iterator[None]:
 
 
 def _maybe_done(exc: Exception) -> bool:
-    """Whether the request may have been carried out although it failed."""
+    """Whether a failed request may have been executed."""
     if isinstance(exc, discord.HTTPException):
-        # The SDK has repeated some of these: how the last one ended says nothing of the first.
+        # The SDK may have retried: the last attempt's result says nothing about the first.
         return exc.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    # An answer that led elsewhere shows that the request has left, whatever broke there.
+    # A redirect shows that the request was sent.
     if isinstance(exc, aiohttp.RedirectClientError):
         return True
     return not isinstance(exc, (discord.DiscordException, *_NOT_SENT))
@@ -135,13 +136,13 @@ def _send_error(exc: Exception) -> AdapterError:
         return SendDelayed("Discord asks for a pause", exc.retry_after)
     if not isinstance(exc, discord.HTTPException):
         return SendDelayed(_text(exc))
-    # Discord says 400 or 403 although the same request works later.
+    # Discord returns 400 or 403 although the same request works later.
     if exc.code in _PASSING:
         return SendDelayed(_reason(exc))
     final = (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN
     if final or exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return CodedRefusal(_reason(exc), exc.code)
-    # A revoked token is among these: it can be fixed, so nothing is buried for it.
+    # Includes a revoked token, which can be fixed: do not bury messages for it.
     return SendDelayed(_reason(exc))
 
 
@@ -155,6 +156,6 @@ def _reason(exc: discord.HTTPException) -> str:
 def _text(exc: BaseException) -> str:
     if isinstance(exc, discord.HTTPException):
         return _reason(exc)
-    # The transport's other errors quote the URL, which may contain an interaction's token.
+    # Other transport errors quote the URL, which may contain an interaction's token.
     told = isinstance(exc, OSError | discord.DiscordException) and str(exc)
     return in_words(exc, quoted=bool(told))

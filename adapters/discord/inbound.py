@@ -32,14 +32,14 @@ from adapters.rendering.chunks import is_blank
 
 MAX_TITLE_CHARS = 60
 PLAIN_TITLE = "Conversation"
-"""Of a thread whose first message gives no title."""
+"""Title of a thread whose first message has none."""
 _MARKUP = re.compile(r"<(@!?|@&|#)(\d{1,20})>")
 _EMOJI = re.compile(r"<a?:(\w{2,32}):\d{1,20}>")
 _COMMAND = re.compile(r"<(/[^:>]{1,100}):\d{1,20}>")
 _SNOWFLAKE = r"^\d{1,20}$"
-# Messages and replies; every other type is a service message (pins, joins, threads, boosts).
+# Messages and replies; all other types are service messages (pins, joins, threads, boosts).
 _SAID = {0, 19}
-# Of a message's reference: it is forwarded. A reply has another type.
+# The reference type of a forwarded message; a reply has another.
 _FORWARD = 1
 # Source: https://discord.com/developers/docs/resources/message#message-object-message-flags
 _IS_VOICE = 1 << 13
@@ -47,12 +47,12 @@ _HAS_THREAD = 1 << 5
 # Source: https://discord.com/developers/docs/resources/channel#channel-object-channel-types
 _DM = 1
 _THREADS = {10, 11, 12}
-# Text and announcement channels; in others no thread can be opened from a message.
+# Text and announcement channels; only here can a message open a thread.
 OPENS_THREADS = {0, 5}
 
 
 def as_id(value: Any) -> Any:
-    """Return an id as text; some servers send numbers."""
+    """Return an id as a string; some servers send numbers."""
     return str(value) if type(value) is int else value
 
 
@@ -60,13 +60,13 @@ Id = Annotated[str, BeforeValidator(as_id), Field(pattern=_SNOWFLAKE)]
 
 
 class GuildMember(WirePart):
-    """A user's name in one server."""
+    """A user's membership in a server, with the name there."""
 
     nick: Text | None = None
 
 
 class User(WirePart):
-    """An account: a person's or a bot's."""
+    """An account of a person or a bot."""
 
     id: Id
     username: Text = ""
@@ -77,7 +77,7 @@ class User(WirePart):
 
     @property
     def name(self) -> str:
-        """What people see in front of what this account says."""
+        """The displayed name."""
         nick = self.member.nick if self.member else None
         return nick or self.global_name or self.username or self.id
 
@@ -102,7 +102,7 @@ class _EmbedPart(WirePart):
 
 
 class Embed(WirePart):
-    """A card below a message: a bot's own ("rich"), or what Discord shows of a linked page."""
+    """A card below a message: a bot's own ("rich"), or Discord's preview of a link."""
 
     type: Text = "rich"
     author: _EmbedPart = _EmbedPart()
@@ -114,8 +114,8 @@ class Embed(WirePart):
 
     @property
     def words(self) -> str:
-        """All text of the embed, in its order, with the address of its title."""
-        # The address of a linked page is in the message itself.
+        """All text of the embed in order, with the title's address."""
+        # The address of a link preview is in the message itself.
         is_link = self.title and self.url and self.type == "rich"
         title = f"{self.title} ({self.url})" if is_link else self.title
         fields = (f"{field.name}: {field.value}" for field in self.fields)
@@ -124,7 +124,7 @@ class Embed(WirePart):
 
 
 class Content(WirePart):
-    """The fields that a message and a forwarded one have in common."""
+    """The common fields of messages and forwarded messages."""
 
     content: Text = ""
     embeds: list[Embed] = Field(default_factory=list)
@@ -139,7 +139,7 @@ class _MessageSnapshot(WirePart):
 
 
 class Replied(Content):
-    """A message that is answered."""
+    """A replied-to message."""
 
     id: Id | None = None
     author: User | None = None
@@ -147,18 +147,18 @@ class Replied(Content):
 
     @property
     def forwarded(self) -> list[Content]:
-        """The messages it forwards; Discord does not name their authors."""
+        """The forwarded messages, whose authors Discord does not name."""
         return [each.message for each in self.message_snapshots]
 
 
 class Reference(WirePart):
-    """The relation to another message."""
+    """A reference to another message."""
 
     type: int = 0
 
 
 class Message(Replied):
-    """A message of the gateway or of the history."""
+    """A message from the gateway or the history."""
 
     id: Id
     channel_id: Id
@@ -179,8 +179,8 @@ class ChannelKind:
     """The kind of a channel.
 
     Attributes:
-        parent: The channel of a thread.
-        opens_threads: A thread can be opened from a message here, and the bot may do so.
+        parent: The parent channel of a thread.
+        opens_threads: Whether the bot can open a thread from a message here.
         guild: The server's id, if known.
     """
 
@@ -194,7 +194,7 @@ DM = ChannelKind(dm=True, opens_threads=False)
 
 
 def kind_of(data: Any) -> ChannelKind:
-    """Return the kind of a channel object of the HTTP API or of an interaction."""
+    """Return the kind of a channel object from the HTTP API or an interaction."""
     kind = data["type"]
     if kind == _DM:
         return DM
@@ -204,14 +204,14 @@ def kind_of(data: Any) -> ChannelKind:
 
 
 NameOf = Callable[[str], str | None]
-"""Returns the name of a role ("@&<id>") or channel ("#<id>"), or None if it is unknown."""
+"""Returns the name of a role ("@&<id>") or channel ("#<id>"), or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The bot that reads a message, and the channel of the message.
+    """The reading bot and the channel of a message.
 
-    A mention of one of the bot's roles is a mention of the bot.
+    A mention of one of the bot's roles counts as a mention of the bot.
     """
 
     settings: DiscordSettings
@@ -224,12 +224,12 @@ class Reading:
 def to_inbound(
     data: Any, reading: Reading, *, edited: bool = False
 ) -> InboundMessage | Poison | None:
-    """Read a message: Poison if it cannot be decoded, None if no person wrote it.
+    """Read a message; return Poison if undecodable, None if no person wrote it.
 
-    Messages that are not for the bot are read, too; not those of bots, webhooks and Discord. Of an
-    edited one the result is None if its text did not change, as when a link preview was added.
+    Messages to others are read, but not those of bots, webhooks and Discord. An edit returns None
+    if the text did not change, as when a link preview was added.
     """
-    # Updates without an author are partial; those without a time are Discord's own additions.
+    # Updates without an author are partial; those without an edit time come from Discord.
     is_partial = not isinstance(data, dict) or "author" not in data
     if edited and (is_partial or not data.get("edited_timestamp")):
         return None
@@ -239,7 +239,7 @@ def to_inbound(
         return unread(data, reading.settings.name, flaw(exc))
     if not _is_persons(message, reading):
         return None
-    # Without the intent other messages come empty.
+    # Without the intent, other messages arrive empty.
     is_readable = reading.settings.message_content or reading.kind.dm
     if not (is_readable or _mentions(message, reading)):
         return None
@@ -247,7 +247,7 @@ def to_inbound(
 
 
 def unread(data: Any, account: str, reason: str) -> Poison:
-    """Wrap an event that cannot be read; its key is its id, if it has one."""
+    """Wrap an unreadable event; its key is its id, if any."""
     number = snowflake_of(data)
     channel = data.get("channel_id") if isinstance(data, dict) else None
     key = "" if number is None else f"p{number}"
@@ -261,12 +261,12 @@ def snowflake_of(data: Any) -> int | None:
 
 
 def source_name(account: str, channel: str) -> str:
-    """Return the name of a channel's or thread's stream of messages, for its cursor."""
+    """Return the source name of a channel or thread, for its cursor."""
     return f"discord:{account}:{channel}"
 
 
 def title_of(text: str) -> str:
-    """Return the title of the thread that a message opens: its first words, without a quote."""
+    """Return a thread title from a message's first words, without quotes."""
     said = " ".join(line for line in text.splitlines() if not line.startswith("> "))
     words = " ".join(_MARKUP.sub("", said).split())
     if len(words) > MAX_TITLE_CHARS:
@@ -276,7 +276,7 @@ def title_of(text: str) -> str:
 
 
 def _is_persons(message: Message, reading: Reading) -> bool:
-    """Whether a person said it, or a bot that is listened to."""
+    """Whether a person or an allowed bot wrote the message."""
     author = message.author
     is_said = message.type in _SAID and not message.webhook_id and not author.system
     if not is_said or author.id == reading.bot:
@@ -286,7 +286,7 @@ def _is_persons(message: Message, reading: Reading) -> bool:
 
 def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> InboundMessage:
     addressed = _addressed(message, reading)
-    # An edit need not name the bot again: what opened a thread goes on in it.
+    # An edit need not mention the bot again: a message that opened a thread belongs to it.
     has_thread = addressed == "direct" or (edited and bool(message.flags & _HAS_THREAD))
     opens = has_thread and reading.settings.threads and reading.kind.opens_threads
     account, opened = reading.settings.name, message.id if opens else None
@@ -294,11 +294,11 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
     text = _said(message, reading)
     known = {message.author.id, reading.bot}
     authors: list[str | None] = [UNKNOWN_AUTHOR] if message.forwarded else []
-    # A command has no quotes.
+    # Commands contain no quotes.
     is_command = text.startswith("/")
     if not is_command:
         replied = _words_replied_to(message)
-        # The preview of a link is text of another author.
+        # A link preview is another author's text.
         cards = [each.words for each in message.embeds if each.type != "rich" and each.words]
         quoted = _forwarded(message) or quote(replied)
         text = "\n\n".join(filter(None, (quoted, text, *map(quote, cards))))
@@ -324,14 +324,14 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
 def address_in(
     channel: str, account: str, channel_kind: ChannelKind, opened: str | None = None
 ) -> Address:
-    """Return the address of a message in a channel or thread, or in the thread it opens."""
+    """Return a message's address in a channel, a thread, or the thread it opens."""
     if channel_kind.parent is not None:
         return Address("discord", account, channel_kind.parent, channel)
     return Address("discord", account, channel, opened)
 
 
 def chat_kind(address: Address, channel_kind: ChannelKind) -> ChatKind:
-    """Return the kind of conversation at an address."""
+    """Return the conversation kind of an address."""
     if channel_kind.dm:
         return "dm"
     return "group" if address.thread is None else "thread"
@@ -352,7 +352,7 @@ def _mentions(message: Message, reading: Reading) -> bool:
 
 
 def _said(message: Message, reading: Reading) -> str:
-    """Return the text of a message without a leading mention of the bot, with names for ids."""
+    """Return a message's text without a leading bot mention, with names instead of ids."""
     bot = reading.bot
     mine = {f"@{bot}", f"@!{bot}"} | {f"@&{role}" for role in reading.roles}
     cards = (each.words for each in message.embeds if each.type == "rich")
@@ -364,7 +364,7 @@ def _said(message: Message, reading: Reading) -> str:
 
 
 def _named(text: str, said: Content, name_of: NameOf = lambda _: None) -> str:
-    """Replace Discord's markup by the text that people see."""
+    """Replace Discord's markup by displayed text."""
     users = {user.id: user.name for user in said.mentions}
 
     def name(mark: re.Match[str]) -> str:
@@ -382,7 +382,7 @@ def _words(said: Content) -> str:
 
 
 def _words_replied_to(message: Message) -> str:
-    """Return the text of the message that is answered, and of what that one forwards."""
+    """Return the text of the replied-to message, including forwarded text."""
     replied = message.referenced_message
     if replied is None or not message.content:
         return ""
@@ -397,7 +397,7 @@ def _forwarded(message: Message) -> str:
 
 
 def _authors_replied_to(message: Message, words: str) -> list[str | None]:
-    """Return the authors of the quoted text (None for an unknown one), if text is quoted."""
+    """Return the authors of quoted text, if any; None for an unknown author."""
     replied = message.referenced_message
     if replied is None or not words:
         return []
@@ -406,7 +406,7 @@ def _authors_replied_to(message: Message, words: str) -> list[str | None]:
 
 
 def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tuple[Attachment, ...]:
-    """Return the files of a message, of what it forwards and, with text, of what it replies to."""
+    """Return the files of a message, its forwards and, with text, the replied-to message."""
     found: list[tuple[_AttachedFile, str, tuple[str, ...]]]
     unknown, replied = (UNKNOWN_AUTHOR,), message.referenced_message
     found = [(file, message.id, ()) for file in message.attachments]

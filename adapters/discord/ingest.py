@@ -1,8 +1,8 @@
-"""Hands a connection's events to the intake, in order within each channel.
+"""Passes a connection's events to the intake, in order within each channel.
 
-Each channel has its own queue, and no channel waits for another. Discord has no acknowledgements:
-what is lost before its commit is read again by the backfill, since a channel's cursor is committed
-together with its messages.
+Each channel has its own queue, so none waits for another. Discord has no acknowledgements: the
+backfill reads events lost before their commit, since a channel's cursor is committed together with
+its messages.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from adapters.messages import Cursor, InboundMessage, Poison
 
 log = structlog.get_logger()
 
-# How long the end of a connection waits for the commit of its events.
+# Seconds that a connection's end waits for the commit of its events.
 _SETTLE_S = 2.0
-# How long its start waits for the servers that READY names.
+# Seconds that its start waits for the servers named by READY.
 _GUILDS_S = 2.0
 _WANTED = {
     "READY",
@@ -48,24 +48,24 @@ _WANTED = {
     "INTERACTION_CREATE",
     "THREAD_DELETE",
 }
-# Outcomes that bring an answer, so that it needs its thread.
+# Outcomes with an answer, which needs its thread.
 _ANSWERED = {"queued", "command", "refused"}
 MOST_WAITING = 10_000
-"""Most waiting jobs of one lane."""
+"""Most waiting jobs per lane."""
 
 RECENT = 200
-"""Channels that are checked after a RESUME; Discord itself has sent what was missed."""
+"""Channels to check after a RESUME, in which Discord itself sends missed events."""
 _CURSORS_AT_ONCE = 200
 
 Job = Callable[[], Awaitable[None]]
 Store = Callable[[str, list[Any], int], Awaitable[None]]
-"""Commits messages of a channel, oldest first, and its cursor."""
+"""Commits a channel's messages, oldest first, with its cursor."""
 
 
 class Lanes:
-    """Runs jobs, one after the other in each lane, all lanes at once.
+    """Runs jobs sequentially within each lane, and lanes concurrently.
 
-    A lane has a task only while it has jobs. What a job raises goes to the task group.
+    A lane has a task only while it has jobs. Exceptions of jobs reach the task group.
     """
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
@@ -73,11 +73,11 @@ class Lanes:
         self._lanes: dict[str, deque[Job]] = {}
 
     def put(self, lane: str, job: Job) -> None:
-        """Run a job when those before it in its lane are done."""
+        """Run a job after the earlier jobs of its lane."""
         waiting = self._lanes.get(lane)
         if waiting is not None:
             if len(waiting) >= MOST_WAITING:
-                # A new connection reads the rest again.
+                # A new connection will read the rest again.
                 raise AdapterDisconnected(f"more than {MOST_WAITING} events wait in one channel")
             waiting.append(job)
             return
@@ -93,7 +93,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class AccountParts:
-    """The parts of one account that outlive a connection."""
+    """The parts of an account that outlive a connection."""
 
     api: Api
     intake: Intake
@@ -104,9 +104,9 @@ class AccountParts:
 
 
 class Ingest:
-    """Works through the events of one connection.
+    """Processes the events of one connection.
 
-    `on_ready` is called when Discord has accepted the session, new or resumed.
+    `on_ready` is called when Discord accepts the session, new or resumed.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class Ingest:
         self._backfill = Backfill(settings.name, parts, shard, self._store_page)
 
     def take(self, frame: str) -> None:
-        """Queue an event if it is of a kind that is used."""
+        """Queue an event of a used kind."""
         try:
             event = json.loads(frame)
             name, data = str(event["t"]), event["d"]
-        # The SDK ends the connection if a frame is not JSON.
+        # The SDK closes the connection if a frame is not JSON.
         except (ValueError, LookupError, TypeError):
             return
         if name == "GUILD_CREATE":
@@ -147,7 +147,7 @@ class Ingest:
             self._events.put_nowait((name, data))
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Process events until cancelled."""
         while True:
             name, data = await self._events.get()
             if name == "READY":
@@ -156,13 +156,13 @@ class Ingest:
             elif name == "RESUMED":
                 await self._begin(resumed=True)
             elif name in {"MESSAGE_CREATE", "MESSAGE_UPDATE"}:
-                # No event is waited for here: the reader of the socket must not be blocked.
+                # Never wait for an event here, which would block the socket's reader.
                 job = partial(self._message, data, edited=name == "MESSAGE_UPDATE")
                 self._lanes.put(_channel_of(data), partial(self._counted, job))
-                # The lane counts the frame as done when its job is.
+                # The lane marks the frame as done after its job.
                 continue
             elif name == "INTERACTION_CREATE":
-                # A lane of its own: it has 3 s, and the channel may be reading its history.
+                # A separate lane: it has 3 s, but the channel may be reading its history.
                 job = partial(self._interaction, data)
                 self._lanes.put(f"! {_channel_of(data)}", partial(self._counted, job))
                 continue
@@ -171,7 +171,7 @@ class Ingest:
             self._events.task_done()
 
     async def settle(self) -> None:
-        """Wait for the commit of what was received, 2 s at most."""
+        """Wait up to 2 s for the commit of received events."""
         if self._is_broken:
             return
         try:
@@ -189,7 +189,7 @@ class Ingest:
         self._events.task_done()
 
     async def _guilds_known(self) -> None:
-        """Wait for the servers that READY has announced, 2 s at most."""
+        """Wait up to 2 s for the servers announced by READY."""
         try:
             async with asyncio.timeout(_GUILDS_S):
                 while any(guild.unavailable for guild in self._client.guilds):
@@ -200,7 +200,7 @@ class Ingest:
             log.info("discord_servers_unavailable", servers=missing)
 
     async def _begin(self, *, resumed: bool) -> None:
-        """Find the gaps of all channels; each is filled before the channel's new messages."""
+        """Find the gaps of all channels, to fill each before the channel's new messages."""
         if self._client.user is not None:
             self._bot = str(self._client.user.id)
         self._parts.channel_kinds.use(self._shard.number, self._client)
@@ -209,7 +209,7 @@ class Ingest:
             self._lanes.put(channel, partial(self._fill, channel))
         self._on_ready()
         application = self._client.application_id
-        # Discord limits the changes of a menu per day, and a RESUME comes often.
+        # Discord limits menu changes per day, and RESUMEs are frequent.
         if application and self._shard.number == 0 and not resumed:
             menu = sync_menu(self._parts.api, str(application), self._parts.menu)
             self._tasks.create_task(menu, name="discord commands")
@@ -248,10 +248,10 @@ class Ingest:
     async def _store(
         self, channel: str, items: Sequence[InboundMessage | Poison], last: int | None
     ) -> None:
-        """Commit messages of one channel with its cursor, and open the threads they ask for."""
+        """Commit a channel's messages with its cursor, and open their threads."""
         messages = [item for item in items if isinstance(item, InboundMessage)]
-        # Threads by message. The first message of a forum post has the thread's id too, but was
-        # said inside of it.
+        # Threads by message. The first message of a forum post also has the thread's id, but
+        # belongs to the thread.
         opening = {
             each.dedupe_key: each.address.thread or ""
             for each in messages
@@ -259,13 +259,13 @@ class Ingest:
             and each.address.thread == each.message_ref
             and each.address.chat == channel
         }
-        # The thread's first message is the one that opens it; the echo of it is not read again.
+        # The message that opens a thread is repeated as its first; do not read it again.
         cursors = [self._cursor(thread, int(thread)) for thread in opening.values()]
         if last is not None:
             cursors.append(self._cursor(channel, last))
         threads, unanswered = self._parts.threads, set(opening.values())
         for thread in unanswered:
-            # Before the commit: its turn may have an answer before the thread exists.
+            # Before the commit, since an answer may come before the thread exists.
             threads.pending.begin(thread)
         try:
             admissions = await self._parts.intake.accept(items, cursors=cursors)
@@ -290,14 +290,14 @@ class Ingest:
             self._tasks.create_task(told, name=f"discord interaction {read.callback.id}")
 
     async def _channel_kind_of(self, data: Any) -> ChannelKind | None:
-        """Return the kind of an interaction's channel; None if it contains that, or has none."""
+        """Return the kind of an interaction's channel; None if included or absent."""
         if isinstance(data, dict) and not data.get("guild_id"):
             return DM
         channel = _channel_of(data)
         if not channel:
             return None
         known = self._parts.channel_kinds.known(channel)
-        # To ask may take longer than the 3 s that an interaction has.
+        # Asking may take longer than an interaction's 3 s.
         is_in_it = known is None and "type" in (data.get("channel") or ())
         return None if is_in_it else await self._parts.channel_kinds.of(channel)
 
@@ -306,13 +306,13 @@ class Ingest:
 
 
 def _channel_of(data: Any) -> str:
-    """Return the channel of an event, "" if it has none."""
+    """Return an event's channel, or ""."""
     channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
     return channel if isinstance(channel, str) and channel.isdecimal() else ""
 
 
 def _newest(client: discord.Client) -> dict[str, int | None]:
-    """Return the newest message of each channel and thread that the bot may read."""
+    """Return the newest message of each readable channel and thread."""
     return {
         str(channel.id): channel.last_message_id
         for guild in client.guilds
@@ -331,7 +331,7 @@ def _name_in(guild: discord.Guild, mark: str) -> str | None:
 
 
 class Backfill:
-    """Fills the gaps in the channels whose events come over one connection."""
+    """Fills the gaps of the channels of one connection."""
 
     def __init__(self, account: str, parts: AccountParts, shard: Shard, store: Store) -> None:
         self._account = account
@@ -342,38 +342,38 @@ class Backfill:
         self._gaps: dict[str, int] = {}
 
     async def look(self, newest: Mapping[str, int | None], *, resumed: bool) -> list[str]:
-        """Return the channels with a gap, those with the latest messages first.
+        """Return the channels with gaps, latest messages first.
 
-        A channel without a cursor gets one: it is read from now on. If it is newer than all that
-        was ever read, it was opened while the bot was away, and is read from its beginning.
+        A channel without a cursor gets one and is read from now on. If it is newer than everything
+        read, it was opened while the bot was away and is read from its start.
 
         Args:
-            newest: The newest message, if known, of each channel that the bot sees.
-            resumed: Discord has sent the missed events: only the first 200 are returned.
+            newest: The newest message, if known, of each visible channel.
+            resumed: Whether Discord sent the missed events; then return only the first 200.
         """
         prefix = source_name(self._account, "")
         positions = await self._parts.intake.positions(prefix)
         known = {name.removeprefix(prefix): at for name, at in positions.items()}
-        # Of several connections each has read to another point in time.
+        # Each connection has read to a different point in time.
         mine = known if self._shard.of == 1 else known.keys() & newest.keys()
         last = max((known[name] for name in mine), default=None)
         fresh = [name for name in newest if name not in known]
-        # One less: the first message of a forum post has the id of the post.
+        # Minus one, since a forum post's first message has the post's id.
         opened = {name: int(name) - 1 for name in fresh if last is not None and int(name) > last}
         await self._begin({name: newest[name] for name in fresh if name not in opened})
-        # Channels that are not in the directory (direct chats, archived threads) may have news.
+        # Channels missing in the directory (direct chats, archived threads) may have new messages.
         stale = {name: at for name, at in known.items() if (newest.get(name) or at + 1) > at}
         left = [gap for gap in (stale | opened).items() if gap[0] not in self._gone]
-        # In lately used channels a user is likely to wait.
+        # A user is most likely to wait in a recently used channel.
         left.sort(key=lambda gap: gap[1], reverse=True)
         for channel, after in left[: RECENT if resumed else None]:
             self._gaps.setdefault(channel, after)
         return list(self._gaps)
 
     async def is_own(self, channel: str) -> bool:
-        """Whether a channel's events come over this connection; forget its gap if not.
+        """Whether a channel belongs to this connection; forget its gap if not.
 
-        Direct chats and archived threads are in no directory: Discord is asked for their server.
+        Direct chats and archived threads are in no directory, so ask Discord for their server.
         """
         if self._shard.of == 1 or channel not in self._gaps:
             return True
@@ -384,7 +384,7 @@ class Backfill:
         return is_own
 
     async def fill(self, channel: str) -> None:
-        """Commit the messages that a channel's gap has lost, however long Discord takes."""
+        """Commit the messages of a channel's gap, without a time limit."""
         after = self._gaps.pop(channel, None)
         found = 0
         while after is not None:
@@ -399,9 +399,9 @@ class Backfill:
             log.info("discord_backfilled", channel=channel, messages=found)
 
     async def _begin(self, channels: Mapping[str, int | None]) -> None:
-        """Set the cursors of channels that are seen for the first time.
+        """Set the cursors of channels seen for the first time.
 
-        The newest come first: if the rest is lost, it is not newer than all that was read.
+        Newest first: if the rest is lost, it is not mistaken for newly opened channels.
         """
         cursors = [
             Cursor(source_name(self._account, name), at or int(name))
@@ -412,7 +412,7 @@ class Backfill:
             await self._parts.intake.accept([], cursors=cursors[start : start + _CURSORS_AT_ONCE])
 
     async def _page(self, channel: str, after: int) -> list[Any]:
-        """Return the next messages, oldest first; none if the channel is gone."""
+        """Return the next messages, oldest first; empty if the channel is gone."""
 
         async def read() -> list[Any]:
             with await self._parts.api.pacer.wait_signal(channel):

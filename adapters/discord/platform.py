@@ -1,4 +1,4 @@
-"""Discord in the register of platforms: its settings, its ids, its hint for the model."""
+"""Discord in the registry of platforms: its settings, ids, and hint for the model."""
 
 from typing import Annotated
 
@@ -8,10 +8,10 @@ from adapters.registry import AccountSettings, Credential, Platform
 
 
 class DiscordSettings(AccountSettings):
-    """One bot. `api_url` and `gateway_url` hold for the whole process: the SDK's are class-wide.
+    """One bot. `api_url` and `gateway_url` apply process-wide, as in the SDK.
 
-    Without the privileged intent `message_content` only direct chats, mentions and commands can be
-    read. `threads`: whether a mention in a channel opens one. `shards`: one for 2,500 servers.
+    Without the privileged intent `message_content`, only direct chats, mentions and commands are
+    readable. `threads`: whether a mention in a channel opens one. `shards`: one per 2,500 servers.
     """
 
     token: SecretStr | None = None
@@ -19,7 +19,7 @@ class DiscordSettings(AccountSettings):
     gateway_url: Annotated[str | None, "restart"] = None
     message_content: bool = True
     threads: bool = True
-    # For more servers, 160,000, Discord has terms of its own.
+    # For more than 160,000 servers Discord has special terms.
     shards: Annotated[int, "restart"] = Field(default=1, ge=1, le=64)
 
 

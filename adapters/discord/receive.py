@@ -1,7 +1,7 @@
 """Receives over one connection (`Shard`) to Discord's gateway, a fresh one for each attempt.
 
-The SDK keeps the session (heartbeats, RESUME) and the directory of channels; a supervisor restarts
-what it cannot resume. Its events are not used: raw frames go to `adapters.discord.ingest`.
+The SDK maintains the session (heartbeats, RESUME) and the channel directory; a supervisor restarts
+sessions that cannot resume. Its events are unused: raw frames go to `adapters.discord.ingest`.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from agent.network import proxy_for
 
 log = structlog.get_logger()
 
-# Parley does not use voice channels, so packages that the SDK lacks for them need no warning.
+# Parley does not use voice channels: no warning about missing packages for them.
 discord.VoiceClient.warn_nacl = False
 discord.VoiceClient.warn_dave = False
 
 MOST_DROPS = 5
-"""Most losses of the socket in a row; the SDK reconnects at once after each."""
+"""Most consecutive losses of the socket; the SDK reconnects at once after each."""
 STEADY_S = 60.0
-"""Age of a session after which losses are counted from 0 again."""
+"""Age of a session, in seconds, after which the count of losses restarts."""
 IDENTIFY_EVERY_S = 5.0
-"""Least time between two connections of a bot that identify."""
+"""Least time between two IDENTIFYs of a bot, in seconds."""
 HEARTBEAT_TIMEOUT_S = 60.0
-"""A socket that is silent for so long is dead; Discord's heartbeats are 41 s apart."""
-# An event that the SDK cannot parse ends its connection; its result is not used for these.
+"""Silence after which a socket is dead; Discord's heartbeats are 41 s apart."""
+# The SDK's parsers are unused for these; one it cannot parse would end the connection.
 _READ_HERE = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE")
 _FRESH_FOR_S = 90.0
 _CLOSE_S = 5.0
 
 
 class Receiver:
-    """The incoming half of one bot, or of one of its shards, which share the `parts`."""
+    """The receiving half of a bot or of one of its shards, which share `parts`."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class Receiver:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a session, and Discord was heard within the last 90 s."""
+        """Whether a session exists and Discord sent something within the last 90 s."""
         return self._is_live and self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> NoReturn:
-        """Receive until cancelled; raises what the intake raises, and the next run reads the gap.
+        """Receive until cancelled; raises the intake's exceptions, and the next run fills the gap.
 
         See `Receives.run`.
         """
@@ -82,7 +82,7 @@ class Receiver:
             async with asyncio.TaskGroup() as tasks:
                 await self._connect(socket, tasks)
         except BaseExceptionGroup as failures:
-            # The caller tells errors apart by their class.
+            # The caller distinguishes errors by class.
             raise failures.exceptions[0] from failures
         finally:
             self._is_live = False
@@ -90,13 +90,13 @@ class Receiver:
         raise AdapterDisconnected("Discord closed the connection")
 
     def heard(self, frame: str) -> None:
-        """Take a frame (JSON text); frames come in order, before the SDK reads them."""
+        """Handle a frame (JSON text); frames come in order, before the SDK reads them."""
         self._reached_at = self._clock()
         if self._ingest is not None:
             self._ingest.take(frame)
 
     def dropped(self) -> None:
-        """Note that the socket was lost, which the SDK will RESUME, unless it happens too often."""
+        """Count a lost socket, which the SDK will RESUME; raise if there were too many."""
         if self._is_live and self._clock() - self._ready_at >= STEADY_S:
             self._drops = 0
         self._is_live = False
@@ -109,12 +109,12 @@ class Receiver:
         self._ingest = ingest
         tasks.create_task(ingest.run(), name=f"discord {self._settings.name}")
         try:
-            # Discord refuses to identify too early, and each try counts against a daily limit.
+            # Discord refuses an early IDENTIFY, and each attempt counts against a daily limit.
             await asyncio.sleep(self._waits_s)
             self._waits_s = 0.0
             with mapped_receiving():
-                # The SDK would try a dead address forever, and fails by an AttributeError (2.7.1)
-                # if its first attempt failed.
+                # The SDK would retry a dead address forever, and raises an AttributeError (2.7.1)
+                # if its first attempt fails.
                 await socket.connect(reconnect=False)
             raise AdapterDisconnected("Discord closed the connection")
         finally:
@@ -128,7 +128,7 @@ class Receiver:
 
 
 class GatewaySocket(discord.Client):
-    """One connection to the gateway, for one attempt; hands frames and losses to the receiver."""
+    """One gateway connection for one attempt; passes frames and losses to the receiver."""
 
     def __init__(self, settings: DiscordSettings, receiver: "Receiver", shard: Shard) -> None:
         super().__init__(
@@ -136,7 +136,7 @@ class GatewaySocket(discord.Client):
             proxy=proxy_for(Route.BASE),
             shard_id=shard.number,
             shard_count=shard.of,
-            # `message_content` is privileged: if the portal does not grant it Discord closes the
+            # `message_content` is privileged: unless the portal grants it, Discord closes the
             # connection with code 4014.
             intents=discord.Intents(
                 guilds=True,
@@ -144,16 +144,16 @@ class GatewaySocket(discord.Client):
                 dm_messages=True,
                 message_content=settings.message_content,
             ),
-            # No answer of a model may ping a whole server.
+            # A model's answer must not ping a whole server.
             allowed_mentions=discord.AllowedMentions.none(),
-            # Of the SDK's caches only the directory of channels and roles is used.
+            # Only the SDK's directory of channels and roles is used.
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
             chunk_guilds_at_startup=False,
-            # The SDK's own wait for servers is for an event that is not used here.
+            # The SDK waits for servers only for an event that is unused here.
             guild_ready_timeout=0.0,
             heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
-            # The only way to raw frames.
+            # The only access to raw frames.
             enable_debug_events=True,
         )
         for event in _READ_HERE:
@@ -169,12 +169,12 @@ class GatewaySocket(discord.Client):
 
 
 async def _close(socket: GatewaySocket) -> None:
-    """Close a connection, although the other side may be gone."""
+    """Close a connection whose other side may be gone."""
     try:
         async with asyncio.timeout(_CLOSE_S):
             await socket.close()
     except TimeoutError:
         log.info("discord_closed_late")
     finally:
-        # A close that was cancelled, by us or by the adapter's owner, has left this open.
+        # A cancelled close leaves this open.
         await socket.http.close()

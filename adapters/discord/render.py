@@ -1,7 +1,7 @@
 """Markdown → payloads: Discord's dialect of markdown; pure.
 
-A payload is the text of one message. What people could be called by (`@everyone`, `<@id>`) gets
-an invisible character inside; everything else that is meant as text is escaped.
+A payload is the text of one message. Mentions (`@everyone`, `<@id>`) get an invisible character
+inside; other literal text is escaped.
 """
 
 import re
@@ -12,30 +12,30 @@ from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.dialects import Dialect, messages, preview
 from adapters.rendering.styled import Conventions
 
-# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000"). The
-# mark of a message that is sent again has its place within the limit.
+# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000").
+# Leaves room for the mark of a resent message.
 RESENT_MARK = "(re-sent)\n"
 MAX_TEXT_CHARS = 2000 - len(RESENT_MARK)
 
 _SPECIAL = re.compile(r"[\\*`~|<\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|:(?=//)|(?:^|(?<=\]))\(")
 _AT_LINE_START = re.compile(r"\s*(?:(?=#{1,3}(?:\s|$)|-#|[-+>](?:\s|$)|>>)|\d+(?=[.)](?:\s|$)))")
 _MENTION = re.compile(r"@(?=everyone|here)|<(?=(?:@[!&]?|#)\d)")
-# Discord makes all text up to a space a part of the link, except some punctuation.
+# Discord extends a link up to the next space, except for some punctuation.
 _AFTER_LINK = re.compile(r"[.,:;\"')]*(?:\s|$)")
 
 
 def render(markdown: str) -> list[str]:
-    """Return the payloads of an answer, at least one; never raises."""
+    """Render an answer into payloads, at least one; never raises."""
     return messages(markdown, _DIALECT)
 
 
 def preview_text(markdown: str) -> str | None:
-    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
+    """Return the start of an unfinished answer that fits into one message; None if blank."""
     return preview(markdown, _PREVIEW)
 
 
 class _Discord(Dialect):
-    # A link whose text looks like an address, or has brackets, is shown as it is written.
+    # Discord shows a link literally if its text looks like an address or has brackets.
     conventions = Conventions(
         "- ", re.compile(r"https?://\S+", re.IGNORECASE), re.compile(r"[\[\]]|://"), number_sign="."
     )

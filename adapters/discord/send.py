@@ -1,11 +1,11 @@
-"""Sends outbox rows: in place of a preview, of "thinking…", or as a new message.
+"""Sends outbox rows: replaces a preview or "thinking…", or posts a new message.
 
-What people see before that is best effort: "typing", reactions, and the growing answer, whose
-message is edited and then becomes the answer.
+Progress before an answer is best effort: "typing", reactions, and the growing answer, an edited
+message that becomes the answer.
 
-Every new message carries the row's nonce, which Discord keeps unique for some minutes; a row whose
-outcome is unknown is first looked up in the channel's history. So it is shown once; if the bot may
-not read the history, it is marked. Nothing is posted in a thread's parent channel instead.
+Every new message has the row's nonce, which Discord keeps unique for some minutes; a row with an
+unknown outcome is first looked up in the channel's history. So it is shown once; if the bot may not
+read the history, it is marked. A thread's answer is never posted in its parent channel.
 """
 
 import asyncio
@@ -56,23 +56,22 @@ _BUTTONS_PER_ROW = 5
 _ROW, _BUTTON, _GREY = 1, 2, 2
 _REMEMBERED = 1024
 ACKNOWLEDGED_IN_S = 5.0
-"""An interaction has 3 s to be acknowledged; clocks may differ a little."""
+"""An interaction must be acknowledged within 3 s; this allows for clock skew."""
 UNTIL_THEN_S = 0.5
 _NOT_EDITABLE = {UNKNOWN_MESSAGE, THREAD_ARCHIVED}
-# Codes for an interaction that is too old to be answered.
+# Error codes of an expired interaction.
 _EXPIRED = {UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, INVALID_TOKEN}
-# How far the clocks may differ; an equal answer of before the row must not be taken for it.
+# Accepted clock skew; an equal answer before the row must not be mistaken for it.
 _SKEW_S = 2.0
 _MOST_PAGES = 5
 _EMOJI: dict[Reaction, str] = {"received": "👀", "answered": "✅", "failed": "⚠️"}
-# Discord's answers name one reaction in 0.25 s for each channel, setting and taking alike, which
-# the SDK learns only from a 429.
+# Discord allows one reaction change per 0.25 s and channel, which the SDK learns only from a 429.
 _BETWEEN_REACTIONS_S = 0.3
 _REACTION = MESSAGE + "/reactions/{emoji}/@me"
 
 
 def body_of(text: str, choices: Sequence[Choice] = ()) -> dict[str, Any]:
-    """Return the body of a message that pings nobody and shows no link preview."""
+    """Return a message body without pings and link previews."""
     return {
         "content": text,
         "components": _rows(choices),
@@ -91,7 +90,7 @@ class Posts:
     async def post(
         self, address: Address, body: dict[str, Any], file: OutgoingFile | None = None
     ) -> str:
-        """Show a new message and return its id; raises as `Adapter.send`."""
+        """Send a new message and return its id; raises like `Adapter.send`."""
         if address.thread is None:
             return await self._create(address.chat, body, file)
         await self._threads.pending.wait(address.thread)
@@ -100,22 +99,22 @@ class Posts:
         except CodedRefusal as exc:
             if exc.code != UNKNOWN_CHANNEL:
                 raise
-            # Never into the parent channel instead: there others read it.
+            # Never post in the parent channel instead, where others could read it.
             await self._threads.reopen(address)
             ref = await self._create(address.thread, body, file)
         self._threads.note(address.thread)
         return ref
 
     async def edit(self, address: Address, ref: str, body: dict[str, Any]) -> None:
-        """Change a message; raises as `Adapter.withdraw`."""
+        """Edit a message; raises like `Adapter.withdraw`."""
         with mapped_call():
             ids = {"channel_id": channel_of(address), "message_id": ref}
             shown = await self._api.call("PATCH", MESSAGE, body, **ids)
-            # A page that answers for Discord, such as that of a Wi-Fi, has changed nothing.
+            # A captive portal's page answers 200 but changes nothing.
             shown["id"]
 
     async def delete(self, address: Address, ref: str) -> None:
-        """Delete a message; raises as `Adapter.withdraw`."""
+        """Delete a message; raises like `Adapter.withdraw`."""
         with mapped_call():
             channel = channel_of(address)
             await self._api.call("DELETE", MESSAGE, channel_id=channel, message_id=ref)
@@ -148,13 +147,13 @@ class DiscordPreviews(EditedPreviews):
 
     @override
     def budget(self, question: MessageRef) -> tuple[str, bool] | None:
-        # "Thinking…" is there instead of a preview.
+        # "Thinking…" serves as the preview.
         is_command = Callback.parse(question.message_ref)
         return None if is_command else (channel_of(question.address), False)
 
     @override
     async def post(self, question: MessageRef, text: str, nonce: str) -> str:
-        # The SDK repeats a post after a server error; by its nonce it is shown once.
+        # The SDK retries a post after a server error; the nonce prevents a repeat.
         address = question.address
         reference = await self._channel_kinds.reference(address, question.message_ref)
         once = {"nonce": nonce, "enforce_nonce": True}
@@ -175,7 +174,7 @@ class Reactions:
         self._forbidden: set[str] = set()
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show "typing" for about 10 s; a command shows "thinking…" already."""
+        """Show "typing" for about 10 s; a command already shows "thinking…"."""
         channel = channel_of(question.address)
         if Callback.parse(question.message_ref):
             return
@@ -186,23 +185,23 @@ class Reactions:
             await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=channel)
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to the message that is answered, and take the earlier reaction back."""
+        """React to the answered message and remove the earlier reaction."""
         ref = question.message_ref
         if ref is None or not self._reactions or Callback.parse(ref):
             return
         address = question.address
-        # One that opened a thread is in the channel above it, but the first message of a forum post
-        # has the thread's id too, and is inside of it: only trying tells.
+        # A message that opened a thread is in the parent channel, but a forum post's first message,
+        # which also has the thread's id, is in the thread: try both.
         is_opener = address.thread is not None and ref == address.thread
         for channel in [address.chat, ref] if is_opener else [channel_of(address)]:
             if channel not in self._forbidden and await self._reacted(channel, ref, mark):
                 return
 
     async def _reacted(self, channel: str, ref: str, mark: Reaction) -> bool:
-        """Return False if the message is not in this channel, so that another may have it."""
+        """React in one channel; return False if the message is not there."""
         with self._api.best_effort("reaction", channel):
             try:
-                # The new mark first: between the two requests there is at least one.
+                # Add the new mark first, so that at least one is always shown.
                 await self._call("PUT", channel, ref, _EMOJI[mark])
                 if mark != "received":
                     await self._call("DELETE", channel, ref, _EMOJI["received"])
@@ -220,7 +219,7 @@ class Reactions:
 
 
 class Sender:
-    """Shows the outbox rows of one account."""
+    """Sends the outbox rows of one account."""
 
     def __init__(
         self,
@@ -239,7 +238,7 @@ class Sender:
         self._answered: Recent[str, str] = Recent(_REMEMBERED)
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Show one row; see `Adapter.send`."""
+        """Send one row; see `Adapter.send`."""
         message = await self._previews.settled(message)
         channel = channel_of(message.address)
         slot = await self._api.pacer.wait(channel, group=False)
@@ -253,27 +252,27 @@ class Sender:
         except SendUnknown as exc:
             if not message.outcome_unknown:
                 raise
-            # It was looked for before, and will be again: another attempt shows nothing twice.
+            # The row is looked up before each attempt, so a retry shows nothing twice.
             raise SendDelayed(str(exc)) from exc
         self._shown[receipt.platform_ref] = message.nonce
         return receipt
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
+        """Replace a question's buttons by its outcome; see `Adapter.withdraw`."""
         address = withdrawal.address
         body = body_of(noted(withdrawal.payload, withdrawal.note))
-        # A 429 does not block the channel: it may be for edits of messages that are older than an
-        # hour, of which Discord allows only few (its code 30046).
+        # A 429 does not block the channel: it may concern edits of messages older than an hour, of
+        # which Discord allows few (code 30046).
         with await self._api.pacer.wait(channel_of(address), group=False):
             await self._posts.edit(address, withdrawal.message_ref, body)
 
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
-        """Look a preview up in the channel's history; see `Adapter.find_preview`.
+        """Look up a preview in the channel's history; see `Adapter.find_preview`.
 
-        The history has no nonces, so it is the only unfinished message of the bot behind the
-        question that names no other question.
+        The history has no nonces, so the preview is the bot's only unfinished message after the
+        question that replies to no other question.
         """
         if (ref := await self._previews.arrived(question)) is not None:
             return ref
@@ -295,14 +294,14 @@ class Sender:
         if await self._replace(message, message.preview_ref):
             return Receipt(message.preview_ref)
         receipt = await self._show_anew(message)
-        # The look-up may have found the same message: it is the answer then.
+        # The lookup may find the same message, which then is the answer.
         if receipt.platform_ref != message.preview_ref:
             with self._api.best_effort("preview", channel_of(message.address)):
                 await self._posts.delete(message.address, message.preview_ref)
         return receipt
 
     async def _show_anew(self, message: Outgoing) -> Receipt:
-        # A file cannot take the place of "thinking…".
+        # A file cannot replace "thinking…".
         callback = None if message.file else Callback.parse(message.reply_to)
         if callback is not None and (ref := await self._answer(message, callback)):
             return Receipt(ref)
@@ -313,13 +312,13 @@ class Sender:
                 if found := await _find_sent(self._api, message, others):
                     return Receipt(found)
             except CodedRefusal as exc:
-                # Only the nonce is left, for some minutes; later it would be shown twice.
+                # Only the nonce prevents a repeat now, for some minutes.
                 log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
                 return Receipt(await self._post(message, RESENT_MARK), resent=True)
         return Receipt(await self._post(message))
 
     async def _replace(self, message: Outgoing, ref: str) -> bool:
-        """Turn the preview into the row; False if it cannot be edited any more."""
+        """Edit the preview into the row; return False if it can no longer be edited."""
         try:
             body = body_of(message.payload, message.choices)
             await self._posts.edit(message.address, ref, body)
@@ -331,11 +330,11 @@ class Sender:
         return True
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
-        """Replace "thinking…" with the row; return None if time ran out or another row did."""
-        # An edit before the acknowledgement is an unknown webhook to Discord.
+        """Replace "thinking…" with the row; return None if it expired or is already replaced."""
+        # Before the acknowledgement, an edit fails as an unknown webhook.
         await self._acknowledging.wait(callback.id)
         taken_by = self._answered.get(callback.id, message.nonce)
-        # The token of an interaction lives for 15 minutes.
+        # An interaction's token expires after 15 minutes.
         if taken_by != message.nonce or callback.age_s >= ANSWERABLE_S:
             return None
         body = body_of(message.payload, message.choices)
@@ -343,7 +342,7 @@ class Sender:
         ids = {"webhook_id": callback.application, "webhook_token": callback.token}
         try:
             with mapped_call(once=True):
-                # Before the request: the place is taken even if its outcome is unknown.
+                # Before the request, so that it counts as replaced even if the outcome is unknown.
                 self._answered[callback.id] = message.nonce
                 shown = await self._api.callback("PATCH", path, body, **ids)
                 return str(shown["id"])
@@ -351,21 +350,21 @@ class Sender:
             if exc.code not in _EXPIRED:
                 raise
             if not self._channel_kinds.is_whole and callback.age_s < ACKNOWLEDGED_IN_S:
-                # Another process received it, and has not acknowledged it yet.
+                # Another process received it and has not acknowledged it yet.
                 raise SendDelayed("the interaction is not acknowledged yet", UNTIL_THEN_S) from exc
             log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))
             return None
 
     async def _post(self, message: Outgoing, mark: str = "") -> str:
         body = body_of((mark + message.payload).strip(), message.choices)
-        # At most 25 characters. For some minutes Discord drops a message with the same nonce.
+        # At most 25 characters. For some minutes Discord drops messages with the same nonce.
         body |= {"nonce": message.nonce, "enforce_nonce": True}
         body |= await self._channel_kinds.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)
 
 
 async def _find_sent(api: Api, message: Outgoing, others: frozenset[str]) -> str | None:
-    """Return the id of the message that shows a row, or None; `others` show other rows."""
+    """Return the id of the message that shows a row, or None; skip `others`."""
     callback = Callback.parse(message.reply_to)
     answered = _id_of((callback.id if callback else message.reply_to) or message.address.thread)
     after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), answered)
@@ -390,11 +389,11 @@ def _id_of(ref: str | None) -> int:
 
 
 async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
-    """Yield the messages after an id, oldest first, some pages at most; raises as `history`."""
+    """Yield some pages of messages after an id, oldest first; raises like `history`."""
     for number in range(_MOST_PAGES):
         page = await api.history(channel, after)
-        # A channel with a hidden history looks as quiet as one that is.
-        # Source: https://discord.com/developers/docs/resources/message#get-channel-messages
+        # A hidden history looks like an empty channel. Source:
+        # https://discord.com/developers/docs/resources/message#get-channel-messages
         if not page and number == 0 and not await api.history(channel, 0, limit=1):
             raise CodedRefusal("the bot may not read the history", 0)
         for shown in page:
@@ -405,7 +404,7 @@ async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None
 
 
 def _shows(shown: Any, message: Outgoing, user: str) -> bool:
-    """Whether a message is the row's: by its nonce where Discord tells it, else by its content."""
+    """Whether a message shows the row, by nonce if available, else by content."""
     if shown["author"]["id"] != user:
         return False
     if nonce := shown.get("nonce"):

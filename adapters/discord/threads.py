@@ -1,6 +1,6 @@
-"""Channels and threads: the kind of channel an id names, and the threads of conversations.
+"""Channels and threads: the kinds of channels, and the threads of conversations.
 
-A thread has the id of the message it is opened from.
+A thread has the id of the message that opened it.
 """
 
 from contextlib import suppress
@@ -34,12 +34,12 @@ from adapters.messages import Address
 log = structlog.get_logger()
 
 AUTO_ARCHIVE_MIN = 1440
-"""Minutes without a message; Discord takes 60, 1440, 4320 and 10080."""
+"""Minutes of inactivity; Discord accepts 60, 1440, 4320 and 10080."""
 _REMEMBERED = 10_000
 
 
 class ChannelKinds:
-    """The kinds of channels, from the connections' directories, else asked for once."""
+    """The kinds of channels, from the connections' directories or one request."""
 
     def __init__(self, api: Api, shards: int = 1) -> None:
         self._shards = shards
@@ -49,46 +49,46 @@ class ChannelKinds:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this process has the whole directory: no connection is another process's."""
+        """Whether this process has the whole directory, that is, all connections."""
         return len(self._directories) == self._shards
 
     def use(self, shard: int, client: discord.Client) -> None:
-        """Use the directory of this connection, instead of the one before it."""
+        """Use this connection's directory instead of the previous one's."""
         self._directories[shard] = client
 
     async def of(self, channel: str) -> ChannelKind:
-        """Return the kind of a channel, however long Discord takes to answer."""
+        """Return the kind of a channel, waiting for Discord if needed."""
         if (known := self.known(channel)) is not None:
             return known
         ask = partial(self._ask, channel)
         return await answer_to(ask, channel=channel, action="channel")
 
     def known(self, channel: str) -> ChannelKind | None:
-        """Return the kind of a channel, or None if it must be asked for."""
+        """Return the known kind of a channel, or None."""
         for client in self._directories.values():
             if (found := client.get_channel(int(channel))) is not None:
                 return _from_directory(found)
         return self._asked.get(channel)
 
     async def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
-        """Return the field that names the answered message where several people talk at once."""
+        """Return the reference to the answered message, where several people talk."""
         if ref is None or address.thread is not None or not ref.isdecimal():
             return {}
         channel_kind = self.known(address.chat)
         if channel_kind is None and not self.is_whole:
-            # Another process may have its connection, and its directory.
+            # Another process may have its connection and directory.
             channel_kind = await self._ask(address.chat)
         if channel_kind is None or channel_kind.dm:
             return {}
         return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}
 
     def learn(self, channel: str, channel_kind: ChannelKind) -> None:
-        """Remember the kind of a channel that an event belongs to."""
+        """Remember the kind of an event's channel."""
         self._asked[channel] = channel_kind
 
     async def _ask(self, channel: str) -> ChannelKind:
         found = ChannelKind()
-        # It steps back behind messages. A channel that the bot may not read is remembered, too.
+        # Messages have priority over this request. An unreadable channel is remembered, too.
         with suppress(CodedRefusal), await self._api.pacer.wait_signal(channel), mapped_call():
             found = kind_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
         self.learn(channel, found)
@@ -106,12 +106,12 @@ def _from_directory(channel: Any) -> ChannelKind:
         may_open = mine is None or (mine.create_public_threads and mine.send_messages_in_threads)
         opens = channel.type.value in OPENS_THREADS and may_open
         return ChannelKind(opens_threads=opens, guild=str(channel.guild.id))
-    # Bots cannot join group chats: what belongs to no server is a direct chat.
+    # Bots cannot join group chats, so a channel without a server is a direct chat.
     return DM
 
 
 class Threads:
-    """Opens the threads of one account; `pending` are those that are being opened."""
+    """Opens the threads of one account; `pending` are in progress."""
 
     def __init__(self, api: Api, intake: Intake) -> None:
         self.pending = PendingKeys()
@@ -120,11 +120,11 @@ class Threads:
         self._seen: Recent[str, None] = Recent(_REMEMBERED)
 
     def note(self, thread: str) -> None:
-        """Remember that a thread exists or existed: it will not be opened again."""
+        """Remember that a thread exists or existed, so that it is not opened again."""
         self._seen[thread] = None
 
     async def open_for(self, address: Address, text: str) -> None:
-        """Open the thread of a message that was committed, best effort: `send` tries again."""
+        """Open the thread of a committed message, best effort; `send` tries again."""
         try:
             await self._open(address, title_of(text))
         except AdapterError as exc:
@@ -135,14 +135,14 @@ class Threads:
             self.pending.end(address.thread or "")
 
     async def reopen(self, address: Address) -> None:
-        """Open a thread that Discord does not know, unless it existed: then it was deleted.
+        """Open a thread unknown to Discord, unless it existed and was deleted.
 
         Raises:
-            SendRejected: There will never be such a thread.
-            SendDelayed: It cannot be opened now.
+            SendRejected: The thread can never be opened.
+            SendDelayed: The thread cannot be opened now.
         """
         thread = address.thread or ""
-        # Its cursor begins at its own id (`Ingest`), and moves with the first message in it.
+        # Its cursor starts at its own id (`Ingest`) and moves with its first message.
         position = await self._intake.position(source_name(address.account, thread))
         if thread in self._seen or (position is not None and position > int(thread)):
             raise CodedRefusal("the thread was deleted", UNKNOWN_CHANNEL)
@@ -152,7 +152,7 @@ class Threads:
         await self._open(address, title)
 
     async def _open(self, address: Address, title: str) -> None:
-        """Open a thread, under a plain title if Discord refuses the message's words."""
+        """Open a thread, with a neutral title if Discord refuses the message's words."""
         try:
             await self._create(address, title)
         except CodedRefusal as exc:
@@ -168,12 +168,12 @@ class Threads:
             with await self._api.pacer.wait_signal(address.chat), mapped_call():
                 await self._api.call("POST", MESSAGE + "/threads", wish, **ids)
         except CodedRefusal as exc:
-            # Another attempt, or a person, was faster: that thread is as good.
+            # Another attempt or a person was faster; use that thread.
             if exc.code != THREAD_EXISTS:
                 raise
         self.note(thread)
 
 
 def channel_of(address: Address) -> str:
-    """Return the id of the channel or thread that an address names."""
+    """Return the channel or thread id of an address."""
     return address.thread or address.chat

@@ -1,1 +1,1 @@
-"""Telegram: durable poller and webhook in, entities out."""
+"""Telegram: a durable poller or webhook in, messages with entities out."""

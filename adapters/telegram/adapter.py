@@ -1,4 +1,4 @@
-"""The Telegram adapter: receives, renders and sends for one bot, and downloads files sent to it."""
+"""The Telegram adapter: receives, renders, sends and downloads files for one bot."""
 
 import asyncio
 import time
@@ -47,16 +47,16 @@ def build(settings: TelegramSettings, host: Host) -> "TelegramAdapter":
 class TelegramAdapter:
     """One bot on Telegram; implements `adapters.base.Adapter`.
 
-    Telegram has no idempotent sends: a row whose outcome is unknown is edited into its preview
-    if it has one, else it is sent once more, marked "(re-sent)".
+    Telegram has no idempotent sends. A row with an unknown outcome is edited into its preview, or
+    without a preview sent again, marked "(re-sent)".
 
     Raises:
-        AdapterRefused: There is no token.
+        AdapterRefused: The token is missing.
     """
 
     platform: str = "telegram"
     idempotent_sends: bool = False
-    # Edits share the chat's budget of one message a second; the answer itself must find room.
+    # Edits share the chat's budget of one message per second, which must leave room for the answer.
     preview_interval_s: float = 1.5
 
     def __init__(
@@ -71,8 +71,8 @@ class TelegramAdapter:
     ) -> None:
         self.account: str = settings.name
         self._settings = settings
-        # The receiver opens a client of its own for each attempt: while Telegram cannot be polled,
-        # answers still go out over this one.
+        # The receiver opens its own client for each attempt, so answers still go out over this one
+        # while polling fails.
         self._client = client = Client(settings, limits, clock)
         drafts = settings.preview == "draft"
         self._previews = TelegramPreviews(client, drafts=drafts, clock=clock)
@@ -91,11 +91,11 @@ class TelegramAdapter:
         self.withdraw = buttons.withdraw
         self.show_working = self._previews.show_working
         self.acknowledge = Reactions(client, reactions=settings.reactions).acknowledge
-        # One process at a time may poll; calls of the webhook go to any.
+        # Only one process may poll; webhook calls may reach any.
         self.is_exclusive = settings.mode == "polling"
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route of the webhook, to which `platforms.telegram.webhook_url` must lead."""
+        """Return the webhook's route, the target of `platforms.telegram.webhook_url`."""
         secret = webhook_secret(self._settings)
         if self._settings.mode == "polling" or not secret:
             return []
@@ -110,7 +110,7 @@ class TelegramAdapter:
         raise SendRejected("Telegram does not let bots read a chat")
 
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file, one of an album once that is complete; see `Adapter.fetch`."""
+        """Download a file; wait for its album to be complete. See `Adapter.fetch`."""
         file_id, album = handle_of(attachment)
         if album:
             await self._albums.complete(address.chat, album)
@@ -124,16 +124,16 @@ class TelegramAdapter:
         _check(file.file_size or 0, limit_bytes)
         if file.file_path is None:
             raise FetchDelayed("Telegram does not say where the file is")
-        # The SDK puts this in front of a path that is not on this disk.
+        # The SDK adds this prefix to a path that is not on this disk.
         path = file.file_path.removeprefix(self._client.files_root)
-        # Only a server in local mode returns absolute paths. The public one must not make Parley
-        # read a file of this machine.
+        # Only a server in local mode may return absolute paths: the public one must not make Parley
+        # read local files.
         if self._has_own_server and path.startswith("/"):
             return await self._open(path, limit_bytes)
         return await self._download(path, limit_bytes)
 
     async def _open(self, path: str, limit_bytes: int) -> bytes:
-        """Read a file of a server in local mode, by HTTP if it is on another machine.
+        """Read a file of a local-mode server, over HTTP if it is on another machine.
 
         Source: https://core.telegram.org/bots/api#using-a-local-bot-api-server
         """

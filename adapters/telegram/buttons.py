@@ -1,4 +1,4 @@
-"""Answers pressed buttons, and takes the buttons off messages."""
+"""Answers button presses and removes buttons from messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from adapters.telegram.render import MAX_TEXT_UNITS, units
 
 log = structlog.get_logger()
 
-# Most presses that wait for their answer, and most requests at a time.
+# Most waiting presses, and most concurrent requests.
 _WAITING = 256
 _WORKERS = 16
 _REMEMBERED = 1024
@@ -30,7 +30,7 @@ _MAX_NOTICE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A pressed button, and the message that has it; `markup` is whether that still has buttons."""
+    """A button press and its message; `markup` says whether the message still has buttons."""
 
     query: str
     chat: str
@@ -42,10 +42,10 @@ class Press:
 
 
 def press_of(update: dict[str, Any]) -> Press:
-    """Return the press of an update; raises UNREADABLE for a message of the wrong form."""
+    """Return the press of an update; raise UNREADABLE for a malformed message."""
     query = CallbackQuery.de_json(update["callback_query"], None)
     message = query.message
-    # Of a message that is too old Telegram sends only the id.
+    # For an old message Telegram sends only the id.
     shown = message if isinstance(message, Message) else None
     keyboard = shown.reply_markup if shown else None
     buttons = [it for row in (keyboard.inline_keyboard if keyboard else ()) for it in row]
@@ -61,10 +61,10 @@ def press_of(update: dict[str, Any]) -> Press:
 
 
 class Buttons:
-    """Answers presses after they were committed; best effort, and never in the way of updates.
+    """Answers presses after their commit; best effort, without delaying updates.
 
-    Every press is answered at once. The buttons of a message are removed once, when the chat's
-    budget allows it; a press that is refused leaves them there.
+    Every press is answered at once. A message's buttons are removed once, when the chat's budget
+    allows; a refused press leaves them.
     """
 
     def __init__(self, client: Client) -> None:
@@ -74,7 +74,7 @@ class Buttons:
         self._taken_off: Recent[tuple[str, int], None] = Recent(_REMEMBERED)
 
     def put(self, update: Any, admission: Admission) -> None:
-        """Queue a press to be answered; when too many wait it is dropped, and the button spins."""
+        """Queue a press; if too many wait, drop it, so its button keeps spinning."""
         try:
             press = press_of(update)
         except UNREADABLE:
@@ -102,7 +102,7 @@ class Buttons:
                 tasks.create_task(self._take_off(press), name="telegram buttons")
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
+        """Replace a question's buttons by its outcome; see `Adapter.withdraw`."""
         chat, content = withdrawal.address.chat, orjson.loads(withdrawal.payload)
         with await self._client.pacer.wait(chat, group=is_group(chat)):
             try:
@@ -128,7 +128,7 @@ class Buttons:
                 await self._answer(press, admission)
 
     async def _answer(self, press: Press, admission: Admission) -> None:
-        """Stop the spinner on the button; tell the chat why a press was refused."""
+        """Stop the button's spinner; show why a press was refused."""
         alarm = admission.is_refused or admission.answer == "over"
         notice = (admission.told or NOT_FOR_YOU) if alarm else press.label
         with mapped_edit(self._client.token):
@@ -137,7 +137,7 @@ class Buttons:
             )
 
     async def _take_off(self, press: Press) -> None:
-        """Replace the buttons; if that fails, the next press tries again."""
+        """Replace the buttons; after a failure the next press tries again."""
         with self._client.best_effort("button", press.chat), ExitStack() as undo:
             undo.callback(self._taken_off.pop, (press.chat, press.message_id), None)
             with await self._client.pacer.wait(press.chat, group=is_group(press.chat)):
@@ -145,7 +145,7 @@ class Buttons:
             undo.pop_all()
 
     async def _replace(self, press: Press) -> None:
-        """Replace the buttons by a note of the choice below the text."""
+        """Replace the buttons by the choice, noted below the text."""
         noted = f"{press.text}\n→ {press.label}"
         if not press.text or not press.label or units(noted) > MAX_TEXT_UNITS:
             await self._clear(press)

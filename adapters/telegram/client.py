@@ -1,8 +1,8 @@
-"""python-telegram-bot as Parley uses it: its Bot, every answer checked first, and its budgets.
+"""python-telegram-bot's Bot with checked responses and request budgets.
 
-The stock request class tells an error answer apart from a broken connection only by text, and
-warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
-the one place that every request passes, so that a caller that is cancelled does not end one.
+The stock request class distinguishes error responses from broken connections only by text, and logs
+a warning on each 429; `CheckedRequest` raises classes with attributes instead. Every request passes
+through it, so a cancelled caller does not abort a request.
 """
 
 import json
@@ -47,31 +47,32 @@ log = structlog.get_logger()
 PUBLIC_ROOT = "https://api.telegram.org"
 LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 """Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
-# Kinds that are not named here are neither sent nor kept by Telegram.
+# Telegram neither sends nor keeps other kinds.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 _NO_LINK_PREVIEW = {"link_preview_options": LinkPreviewOptions(is_disabled=True)}
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
 _POOL_TIMEOUT_S = 5.0
-# Above the sum of the client's own limits for connecting, writing and reading.
+# Above the sum of the client's connect, write and read timeouts.
 _DEADLINE_S = 60.0
 _UPLOAD_DEADLINE_S = 300.0
 _CONNECTIONS = 64
-# Telegram does not say whether a 429 is for a chat or for the bot: then it hits several chats.
+# Telegram does not say whether a 429 concerns a chat or the bot; in the latter case it hits several
+# chats.
 _FLOODED_CHATS = 3
 _FLOODED_WITHIN_S = 5.0
-# Error answers of the server itself, not of the Bot API.
+# Error statuses of the server itself, not of the Bot API.
 _OWN = frozenset({HTTPStatus.REQUEST_ENTITY_TOO_LARGE, *range(500, 600)})
 _NO_GROUPS = (
     "it cannot be added to groups, which direct chats do not need: /setjoingroups, the bot, Enable"
     " (https://t.me/BotFather)"
 )
-# The SDK's own `get_updates` fails whole batches.
+# The SDK's `get_updates` fails for a whole batch.
 filterwarnings("ignore", "Please use 'Bot.getUpdates'", PTBUserWarning)
 
 
 class CheckedRequest(BaseRequest):
-    """Requests over the stock transport; answers that the SDK would misread become errors."""
+    """Requests over the stock transport; responses that the SDK would misread raise errors."""
 
     def __init__(self, account: str, root: str) -> None:
         self._new_transport = partial(
@@ -93,7 +94,7 @@ class CheckedRequest(BaseRequest):
 
     @override
     async def initialize(self) -> None:
-        """Do nothing: the first request opens a connection."""
+        """Do nothing; the first request opens a connection."""
 
     @override
     async def shutdown(self) -> None:
@@ -112,7 +113,7 @@ class CheckedRequest(BaseRequest):
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:
                 raise MalformedAnswer("Malformed answer")
-        # The SDK tells these from a broken connection only by its own texts.
+        # The SDK distinguishes these from a broken connection only by text.
         elif answer is None or status in _OWN:
             raise ServerTrouble(status)
         else:
@@ -120,13 +121,13 @@ class CheckedRequest(BaseRequest):
         return status, body
 
     def _swap(self) -> list[Shut]:
-        """Let the next request open new connections; return what closes those used so far."""
+        """Let later requests open new connections; return functions that close the old ones."""
         transport, self._transport = self._transport, None
         return [transport.shutdown] if transport is not None else []
 
 
 class Client:
-    """One bot with its own connections and budgets; `files_root` begins each file's address."""
+    """One bot with its own connections and budgets; file addresses start with `files_root`."""
 
     def __init__(
         self, settings: TelegramSettings, limits: PaceLimits = LIMITS, clock: Clock = time.monotonic
@@ -138,7 +139,7 @@ class Client:
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         request = CheckedRequest(settings.name, root)
         self.outbound = request.outbound
-        # `Bot.shutdown` closes nothing of a bot that was never started.
+        # `Bot.shutdown` closes nothing if the bot was never started.
         self.close = request.outbound.close
         files = (settings.base_file_url or root).rstrip("/")
         self.files_root = f"{files}/file/bot{self.token}/"
@@ -148,30 +149,30 @@ class Client:
             base_url=f"{root}/bot",
             base_file_url=f"{files}/file/bot",
             request=request,
-            # The SDK would open a second pool for a poller that is not used.
+            # Otherwise the SDK opens a second pool for its unused poller.
             get_updates_request=request,
         )
 
     async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
-        """Return the unchecked result of one long poll."""
+        """Make one long poll and return its unchecked result."""
         data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
         read_timeout = timeout_s + _ANSWER_TIMEOUT_S
         return await self.bot.do_api_request("getUpdates", data, read_timeout=read_timeout)
 
     async def post(self, address: Address, text: str, **options: Any) -> str:
-        """Show a new message and return its id; raises as `Adapter.send`."""
+        """Send a new message and return its id; raises like `Adapter.send`."""
         with mapped_send(self.token):
             options |= {"message_thread_id": topic(address), **_NO_LINK_PREVIEW}
             sent = await self.bot.send_message(address.chat, text, **options)
             return str(sent.message_id)
 
     async def edit(self, chat: str, ref: str, text: str, **options: Any) -> None:
-        """Change a message; raises as `mapped_edit`."""
+        """Edit a message; raises like `mapped_edit`."""
         with mapped_edit(self.token):
             await self.bot.edit_message_text(text, chat, int(ref), **options | _NO_LINK_PREVIEW)
 
     def heed(self, chat: str, exc: AdapterError) -> None:
-        """Block a chat, or the whole bot, for as long as Telegram asked for, if it did."""
+        """Block a chat or the whole bot for the pause that Telegram requested, if any."""
         if not isinstance(exc, Flooded) or exc.retry_after_s is None:
             return
         self.pacer.block(chat, exc.retry_after_s)
@@ -179,12 +180,12 @@ class Client:
         lately = [at for at in self._refused_at.values() if now - at <= _FLOODED_WITHIN_S]
         if len(lately) == _FLOODED_CHATS:
             log.warning("telegram_flooded", seconds=exc.retry_after_s)
-            # Several chats refused within moments: it is the bot's own limit.
+            # Several chats were refused at once: the bot's own limit is hit.
             self.pacer.block_all(exc.retry_after_s)
 
     @contextmanager
     def best_effort(self, action: str, chat: str) -> Iterator[None]:
-        """Log the failure of a request that nothing depends on, and go on."""
+        """Log and ignore the failure of an optional request."""
         try:
             yield
         except AdapterError as exc:
@@ -193,27 +194,27 @@ class Client:
 
 
 def is_group(chat: str) -> bool:
-    """Whether it is a group or supergroup: these have negative ids."""
+    """Whether a chat is a group or supergroup, which have negative ids."""
     return chat.startswith("-")
 
 
 def topic(address: Address) -> int | None:
-    """Return the `message_thread_id`, or None for the chat itself."""
+    """Return the `message_thread_id`; None for the chat itself."""
     return None if address.thread is None else int(address.thread)
 
 
 def reply_to(ref: str | None) -> ReplyParameters | None:
-    """Return a reference to the answered message."""
+    """Return the reply parameters for the answered message."""
     if ref is None:
         return None
-    # The answer to a deleted question must be shown, too.
+    # Send the answer even if the question was deleted.
     return ReplyParameters(int(ref), allow_sending_without_reply=True)
 
 
 async def check(settings: TelegramSettings) -> AccountReport:
-    """Report the bot's name, and settings that keep it from being used as people may expect.
+    """Report the bot's name and the BotFather settings that limit its use.
 
-    A program that receives for the bot meanwhile is not disturbed.
+    Does not disturb another program that receives for the bot.
     """
     client = Client(settings)
     try:
@@ -234,12 +235,12 @@ async def check(settings: TelegramSettings) -> AccountReport:
 
 def _lacks(settings: TelegramSettings, me: User, webhook: WebhookInfo) -> list[str]:
     found = []
-    # Telegram may leave this out.
+    # Telegram may omit this field.
     if me.can_join_groups is False:
         found.append(_NO_GROUPS)
-    # A webhook that the settings name is Parley's own, set by an earlier start.
+    # A webhook at the configured URL was set by an earlier start.
     if webhook.url and webhook.url != settings.webhook_url:
-        # Its path may contain a secret of that program.
+        # Its path may contain another program's secret.
         host = urlsplit(webhook.url).hostname
         found.append(
             f"another program receives for it at {host}: Parley takes its place when it starts;"
@@ -253,12 +254,12 @@ def _deadline_s(
 ) -> float:
     if request_data is not None and request_data.contains_files:
         return _UPLOAD_DEADLINE_S
-    # A poll has a limit of its own; the SDK's DEFAULT_NONE means that of the client.
+    # A poll has its own timeout; the SDK's DEFAULT_NONE means the client's.
     return _DEADLINE_S + (read_timeout if isinstance(read_timeout, int | float) else 0.0)
 
 
 def _verdict(exc: BaseException | None) -> Verdict:
-    # Answers have no cause in the transport.
+    # Error responses have no transport exception as their cause.
     cause = exc.__cause__ if isinstance(exc, TelegramError) else exc
     if isinstance(cause, httpx.PoolTimeout):
         return "exhausted"

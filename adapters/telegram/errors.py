@@ -1,4 +1,4 @@
-"""Maps the SDK's exceptions to the adapters' tree; the only place that reads their texts."""
+"""Maps the SDK's exceptions to the adapters' error tree; the only place that reads their texts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ from agent.network import in_words
 
 log = structlog.get_logger()
 
-# Raised before the first byte of the request has left.
+# Raised before the first byte of the request was sent.
 _NOT_SENT = (
     aiohttp.ConnectionTimeoutError,
     httpx.ConnectError,
@@ -43,7 +43,7 @@ _NOT_SENT = (
     httpx.UnsupportedProtocol,
     httpx.InvalidURL,
 )
-# A proxy in front of Telegram has passed the request on, and got no usable answer.
+# A proxy in front of Telegram forwarded the request but got no usable response.
 _OF_A_PROXY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT})
 _TOO_BIG = "file is too big"
 _FOR_NOW = "temporarily unavailable"
@@ -51,7 +51,7 @@ _GONE = ("message to edit not found", "message can't be edited", "message_id_inv
 
 
 class TooManyRequests(TelegramError):
-    """Flood control (429); `retry_after_s` is None if Telegram named no pause."""
+    """Flood control (429); `retry_after_s` is None without a requested pause."""
 
     def __init__(self, retry_after_s: float | None) -> None:
         super().__init__(f"Too many requests: retry after {retry_after_s} s")
@@ -59,7 +59,7 @@ class TooManyRequests(TelegramError):
 
 
 class ServerTrouble(NetworkError):
-    """An error answer that is the server's own (413, 5xx) or not in the Bot API's form."""
+    """An error response of the server itself (413, 5xx) or not in the Bot API's format."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"The server answered with HTTP status {status}")
@@ -67,24 +67,24 @@ class ServerTrouble(NetworkError):
 
 
 class MalformedAnswer(TelegramError):
-    """The server reported success in a form that cannot be understood."""
+    """The server reported success in an unreadable format."""
 
 
 class Flooded(SendDelayed):
-    """Telegram asked for a pause; delays by Parley's own budgets are plain SendDelayed."""
+    """Telegram requested a pause; delays by Parley's budgets are plain SendDelayed."""
 
 
 class Troubled(SendDelayed):
-    """An error of the server's own, which says that nothing was shown."""
+    """A server error after which nothing was shown."""
 
 
 class MessageGone(SendRejected):
-    """The message to edit does not exist any more: its text must be a new message."""
+    """The message to edit no longer exists: send its text as a new message."""
 
 
 @contextmanager
 def mapped_receiving(token: str) -> Iterator[None]:
-    """Turn what the SDK raises while receiving into AdapterDisconnected or AdapterRefused."""
+    """Map SDK exceptions while receiving to AdapterDisconnected or AdapterRefused."""
     try:
         yield
     except InvalidToken as exc:
@@ -102,9 +102,9 @@ def mapped_receiving(token: str) -> Iterator[None]:
 
 @contextmanager
 def mapped_send(token: str) -> Iterator[None]:
-    """Turn what the SDK raises on a new message into a SendDelayed, -Unknown or -Rejected.
+    """Map SDK exceptions on a new message to SendDelayed, -Unknown or -Rejected.
 
-    A group that has become a supergroup is a ChatMoved.
+    A group that became a supergroup raises ChatMoved.
     """
     try:
         yield
@@ -119,13 +119,13 @@ def mapped_send(token: str) -> Iterator[None]:
 
 @contextmanager
 def mapped_edit(token: str) -> Iterator[None]:
-    """Like `mapped_send`, but never unknown: an edit can be repeated.
+    """Like `mapped_send`, but never SendUnknown, since an edit can be repeated.
 
-    "Message is not modified" is a success: the text is shown already. MessageGone: it is not there.
+    "Message is not modified" is a success: the text is already shown.
     """
     try:
         yield
-    # BadRequest first: it is a NetworkError, and that a TelegramError.
+    # BadRequest first: it is a subclass of NetworkError.
     except BadRequest as exc:
         reason = redact(exc.message, token)
         if "message is not modified" in reason.lower():
@@ -141,7 +141,7 @@ def mapped_edit(token: str) -> Iterator[None]:
 
 @contextmanager
 def mapped_fetch(token: str) -> Iterator[None]:
-    """Turn what the SDK and the transport raise on a download into a FetchDelayed or -Rejected."""
+    """Map SDK and transport exceptions on a download to FetchDelayed or -Rejected."""
     try:
         yield
     except BadRequest as exc:
@@ -152,14 +152,14 @@ def mapped_fetch(token: str) -> Iterator[None]:
     except Forbidden as exc:
         raise FetchRejected(_why_no_file(redact(exc.message, token))) from exc
     except (TelegramError, httpx.HTTPError, OSError) as exc:
-        # The deadline of a request and the end of its client are OSErrors.
+        # A request's deadline and a closed client raise OSErrors.
         raise FetchDelayed(redact(str(exc), token) or in_words(exc)) from exc
     except UNREADABLE as exc:
         raise FetchDelayed("Telegram's answer cannot be understood") from exc
 
 
 def redact(text: str, token: str) -> str:
-    """Return the text without the token."""
+    """Remove the token from a text."""
     return text.replace(token, "***")
 
 
@@ -170,16 +170,16 @@ def _why_no_file(reason: str) -> str:
 
 
 def _maybe_shown(exc: TelegramError) -> bool:
-    """Whether the request may have been carried out although it failed.
+    """Whether a failed request may have been executed.
 
-    Error answers have no cause; a broken connection has the transport's exception as its cause.
+    Error responses have no cause; a broken connection's cause is the transport's exception.
     """
-    # A success: the message is shown, only its id is lost.
+    # The message was sent; only its id is lost.
     if isinstance(exc, MalformedAnswer):
         return True
     if isinstance(exc, ServerTrouble) and exc.status in _OF_A_PROXY:
         return True
-    # Both are NetworkErrors of the SDK although Telegram has answered.
+    # The SDK makes both NetworkErrors although Telegram responded.
     if isinstance(exc, BadRequest | ServerTrouble) or not isinstance(exc, NetworkError):
         return False
     return exc.__cause__ is not None and not isinstance(exc.__cause__, _NOT_SENT)
@@ -196,5 +196,5 @@ def _send_error(exc: TelegramError, reason: str) -> AdapterError:
         return SendRejected("the file is too large for the server")
     if isinstance(exc, ServerTrouble):
         return Troubled(reason)
-    # Such as a revoked token: it can be fixed, so nothing is buried for it.
+    # Fixable errors such as a revoked token: do not bury messages for them.
     return SendDelayed(reason)

@@ -1,6 +1,6 @@
 """A decoded update → `InboundMessage`, `Move`, `Poison` or None; pure.
 
-All offsets of Telegram count UTF-16 units.
+Telegram's offsets count UTF-16 units.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ from adapters.telegram.updates import (
 log = structlog.get_logger()
 
 PRESS_PREFIX = "cb:"
-"""Begins the dedupe key of a pressed button."""
+"""Prefix of a button press's dedupe key."""
 _CHAT_TYPES = frozenset({"private", "group", "supergroup"})
 
 Inbound = InboundMessage | Move | Poison | None
-# A venue contains a location too: the more specific one comes first.
+# A venue also contains a location, so the more specific kind comes first.
 _UNREADABLE = {
     "live_photo": "a live photo",
     "sticker": "an animated sticker",
@@ -63,7 +63,7 @@ _UNREADABLE = {
     "invoice": "an invoice",
     "giveaway": "a giveaway",
 }
-# Kinds of messages for the SDK that only say more about a message.
+# SDK message types that only describe a message further.
 _DETAILS = frozenset({
     "business_connection_id",
     "effect_id",
@@ -74,13 +74,13 @@ _DETAILS = frozenset({
 })
 
 
-# Service messages ("has joined the group"), which no person wrote.
+# Service messages ("has joined the group"), not written by a person.
 _SERVICE = frozenset(map(str, MessageType)) - {*Content.model_fields, *_UNREADABLE} - _DETAILS
 
 
 @dataclass(frozen=True, slots=True)
 class BotIdentity:
-    """The bot by getMe; `username` without the @."""
+    """The bot as returned by getMe; `username` without the @."""
 
     id: int
     username: str
@@ -88,14 +88,14 @@ class BotIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The bot that reads an update; messages of `allow_bots` (ids) are read like those of users."""
+    """The reading bot; messages from the bots of `allow_bots` (ids) are read like users'."""
 
     account: str
     bot: BotIdentity
     allow_bots: frozenset[str]
 
     def address(self, message: Message) -> Address:
-        """Return the address of a message; an answer without the topic would land in "General"."""
+        """Return a message's address; without its topic an answer would land in "General"."""
         thread = None if message.thread is None else str(message.thread)
         return Address(PLATFORM, self.account, str(message.chat.id), thread)
 
@@ -103,7 +103,7 @@ class Reading:
 def to_inbound(
     update: Any, decoded: Update, reading: Reading, *, is_direct: bool = False
 ) -> Inbound:
-    """Read an update; `is_direct`: its message is for the bot, as an album with such a caption."""
+    """Read an update; `is_direct`: an album's caption addresses the bot."""
     if decoded.callback_query is not None:
         return _press(update, decoded.callback_query, reading)
     if decoded.my_chat_member is not None:
@@ -111,7 +111,7 @@ def to_inbound(
         status = change.new_chat_member.status
         log.info("telegram_membership_changed", chat=str(change.chat.id), status=status)
     message = decoded.said
-    # Posts of a channel have no user as their sender.
+    # Channel posts have no user as sender.
     if message is None or message.chat.type == "channel":
         return None
     if message.chat.type not in _CHAT_TYPES:
@@ -127,10 +127,10 @@ def _message(
     who, bot = _speaker(message, reading), reading.bot
     if who is None or not _SERVICE.isdisjoint(content):
         return None
-    # A live location moves its point on the map by edits.
+    # A live location is updated by edits.
     if is_edit and "location" in content:
         return None
-    # A message's number is its own only within its chat.
+    # A message number is unique only within its chat.
     key = f"{message.chat.id}:{message.message_id}"
     told = "direct" if is_direct else addressed(message, bot)
     known = {who[0], str(bot.id)}
@@ -141,7 +141,7 @@ def _message(
         sender=who[0],
         sender_name=who[1],
         text=_spoken(message, bot),
-        # A message may be edited again and again; each edit is an update of its own.
+        # A message may be edited repeatedly; each edit is a separate update.
         dedupe_key=f"{key}:e{update['update_id']}" if is_edit else key,
         raw=raw_json(update),
         message_ref=str(message.message_id),
@@ -154,7 +154,7 @@ def _message(
 
 
 def _press(update: Any, query: CallbackQuery, reading: Reading) -> InboundMessage | None:
-    """Return the button's text as a message, or None if its message is unknown (any more)."""
+    """Return a press as a message with the button's text; None if its message is unknown."""
     if query.message is None or not query.data or query.message.chat.type not in _CHAT_TYPES:
         return None
     return InboundMessage(
@@ -170,7 +170,7 @@ def _press(update: Any, query: CallbackQuery, reading: Reading) -> InboundMessag
 
 
 def _move(message: Message, reading: Reading) -> Move | None:
-    """Read that a group became a supergroup with another id; both chats have such a message."""
+    """Read a group's move to a supergroup with a new id; both chats get such a message."""
     old, new = message.chat.id, message.migrate_to_chat_id
     if message.migrate_from_chat_id is not None:
         old, new = message.migrate_from_chat_id, message.chat.id
@@ -178,14 +178,14 @@ def _move(message: Message, reading: Reading) -> Move | None:
 
 
 def _speaker(message: Message, reading: Reading) -> tuple[str, str] | None:
-    """Return the sender's id and name; None for bots and for posts of channels.
+    """Return the sender's id and name; None for bots and channel posts.
 
-    A user who writes in the name of a group or channel has the id of that.
+    A user who writes on behalf of a group or channel has its id.
     """
-    # Telegram copies a channel's posts into its discussion group.
+    # Telegram copies channel posts into the discussion group.
     if message.is_automatic_forward:
         return None
-    # Its `from` is then a placeholder of Telegram (GroupAnonymousBot).
+    # `from` is then a placeholder (GroupAnonymousBot).
     if (chat := message.sender_chat) is not None:
         return str(chat.id), message.author_signature or chat.name
     user, own = message.sender, reading.bot.id
@@ -195,7 +195,7 @@ def _speaker(message: Message, reading: Reading) -> tuple[str, str] | None:
 
 
 def _files(message: Message, told: Addressing, known: set[str]) -> tuple[Attachment, ...]:
-    """Return the file of a message, else that of the message it replies to."""
+    """Return a message's file, or else the file of the message it replies to."""
     if own := attachments(message, others(_origins(message), known)):
         return own
     if told != "direct" or not message.words.strip() or message.words.startswith("/"):
@@ -204,21 +204,21 @@ def _files(message: Message, told: Addressing, known: set[str]) -> tuple[Attachm
 
 
 def _authors(message: Message, bot: BotIdentity, files: tuple[Attachment, ...]) -> list[str | None]:
-    """Return the authors of the forwarded text, the quotes and the files of a message."""
+    """Return the authors of a message's forwarded text, quotes and files."""
     of_files = [author for file in files for author in file.authors]
     is_quoted = not message.forward_origin and _quoted(_without_name(message, bot), message)
     return [*_origins(message), *(_authors_replied_to(message) if is_quoted else []), *of_files]
 
 
 def _origins(message: Message | Replied) -> list[str | None]:
-    """Return the authors of a message besides its sender: of a forwarded one, an inline bot."""
+    """Return a message's other authors: the original author of a forward, an inline bot."""
     origin, bot = message.forward_origin, message.via_bot
     forwarded = [] if origin is None else [origin.author]
     return forwarded if bot is None else [*forwarded, str(bot.id)]
 
 
 def _authors_replied_to(message: Message) -> list[str | None]:
-    """Return the authors of the message that is replied to; None for an unknown one."""
+    """Return the authors of the replied-to message; None for an unknown one."""
     replied = message.reply_to_message
     if replied is None:
         return [message.external_reply.origin.author if message.external_reply else None]
@@ -233,10 +233,10 @@ def _chat_kind(message: Message) -> ChatKind:
 
 
 def addressed(message: Message, bot: BotIdentity) -> Addressing:
-    """Return "direct" for a message to the bot, "overheard" for another one in a group.
+    """Return "direct" for a message to the bot, "overheard" for another in a group.
 
-    To the bot are: a command that names no other bot, a mention, a reply to one of its messages.
-    A forum topic is a channel, not a thread of the bot.
+    Addressed to the bot: a command that names no other bot, a mention, a reply to one of its
+    messages. A forum topic is a channel, not the bot's thread.
     """
     if message.chat.type == "private":
         return "direct"
@@ -248,7 +248,7 @@ def addressed(message: Message, bot: BotIdentity) -> Addressing:
 
 
 def _spoken(message: Message, bot: BotIdentity) -> str:
-    """Return the text for the agent: without the bot's name, behind the quote it replies to.
+    """Return the text for the agent: without the bot's name, after the quoted text.
 
     A forwarded message is quoted in full.
     """
@@ -262,7 +262,7 @@ def _spoken(message: Message, bot: BotIdentity) -> str:
 
 
 def _command(message: Message) -> tuple[str, str, int] | None:
-    """Return a leading command, the bot that it names ("" for none), and its end."""
+    """Return the leading command, the bot it names ("" for none), and its end offset."""
     for mark in message.marks:
         if mark.type == "bot_command" and mark.offset == 0:
             command, _, target = _marked(message.words, mark).partition("@")
@@ -271,7 +271,7 @@ def _command(message: Message) -> tuple[str, str, int] | None:
 
 
 def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
-    # A mention of a user without a user name contains the user.
+    # A mention of a user without a username contains the user.
     if mark.type == "text_mention":
         return mark.user is not None and mark.user.id == bot.id
     named = _marked(text, mark).casefold() == f"@{bot.username}".casefold()
@@ -279,14 +279,15 @@ def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
 
 
 def _replies_to(bot: BotIdentity, replied: Replied | None) -> bool:
-    # In a forum every message replies to the one that created its topic, maybe the bot's own.
+    # In a forum every message replies to the message that created its topic, which may be the
+    # bot's.
     if replied is None or replied.sender is None or replied.forum_topic_created is not None:
         return False
     return replied.sender.id == bot.id
 
 
 def _without_name(message: Message, bot: BotIdentity) -> str:
-    """Return the text without a leading @bot, and a leading /command@bot without its @bot."""
+    """Remove a leading @bot, and the @bot of a leading /command@bot."""
     text, marks = message.words, message.marks
     if (named := _command(message)) is not None:
         command, target, end = named
@@ -300,7 +301,7 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
 
 
 def _quoted(text: str, message: Message) -> str:
-    """Return the text that is replied to; "" in front of a command or without a text."""
+    """Return the replied-to text; "" for a command or without text."""
     if not text or text.startswith("/"):
         return ""
     picked, replied = message.quote, message.reply_to_message
@@ -310,7 +311,7 @@ def _quoted(text: str, message: Message) -> str:
 
 
 def unreadable(content: dict[str, Any], message: Message) -> str | None:
-    """Name the part of a message that is neither text nor a file, or None."""
+    """Return the kind of content that is neither text nor a file, or None."""
     if attachments(message):
         return None
     for field, name in _UNREADABLE.items():
@@ -322,22 +323,22 @@ def unreadable(content: dict[str, Any], message: Message) -> str | None:
 
 
 def handle_of(attachment: Attachment) -> tuple[str, str]:
-    """Return the file id for getFile, and the id of the file's album; "" without one."""
+    """Return the file id for getFile, and the album's id or ""."""
     handle: dict[str, str] = orjson.loads(attachment.ref)
     return handle["file_id"], handle.get("album", "")
 
 
 def attachments(message: Content | None, authors: tuple[str, ...] = ()) -> tuple[Attachment, ...]:
-    """Return the file of a message, if any; an album is several messages."""
+    """Return a message's file, if any; an album is several messages."""
     if message is None:
         return ()
-    # Telegram lists a picture in several sizes.
+    # Telegram lists several sizes of a picture.
     photo = max(
         message.photo, key=lambda it: (it.width * it.height, it.file_size or 0), default=None
     )
     sticker, audio = message.sticker, message.audio
     if sticker is not None and (sticker.is_animated or sticker.is_video):
-        # Animated ones are Lottie or WEBM, which no model reads.
+        # Animated stickers are Lottie or WEBM, which models cannot read.
         sticker = None
     moving = message.video or message.animation or message.video_note
     files: tuple[tuple[FilePart | None, AttachmentKind, str, str, str], ...] = (
@@ -346,7 +347,7 @@ def attachments(message: Content | None, authors: tuple[str, ...] = ()) -> tuple
         (message.voice, "voice", "voice", ".ogg", "audio/ogg"),
         (audio, "audio", "audio", ".mp3", "audio/mpeg"),
         (sticker, "image", "sticker", ".webp", "image/webp"),
-        # The last one: an animation has a document, too, with less about it.
+        # Last, since an animation also has a document with less detail.
         (message.document, "file", "file", "", ""),
     )
     for file, kind, word, ending, mime in files:
@@ -368,7 +369,7 @@ def attachments(message: Content | None, authors: tuple[str, ...] = ()) -> tuple
 
 
 def _cut(text: str, start: int, end: int | None) -> str:
-    """Return the part of a text between two offsets in UTF-16 units."""
+    """Return a text's part between two UTF-16 offsets."""
     units = text.encode("utf-16-le")
     return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "replace")
 
@@ -378,7 +379,7 @@ def _marked(text: str, mark: Entity) -> str:
 
 
 def with_links(text: str, marks: Sequence[Entity], start: int = 0) -> str:
-    """Return a text from an offset on, with the address of each link behind its label."""
+    """Return a text from an offset, with each link's address after its label."""
     parts: list[str] = []
     ends = sorted((mark.offset + mark.length, mark.url) for mark in marks if mark.url)
     for end, url in ends:

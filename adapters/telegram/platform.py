@@ -1,4 +1,4 @@
-"""Telegram in the register of platforms: its settings, its ids, its hint for the model."""
+"""Telegram in the registry of platforms: its settings, ids, and hint for the model."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -10,12 +10,12 @@ from adapters.registry import AccountSettings, Credential, Platform
 
 
 class TelegramSettings(AccountSettings):
-    """One bot. `base_url` is the server's root; `/bot<token>` is added to it."""
+    """One bot. `base_url` is the server's root, to which `/bot<token>` is added."""
 
     token: SecretStr | None = None
     base_url: str | None = None
     base_file_url: str | None = None
-    # Paths of the HTTP server, which knows all of them when it begins to listen.
+    # Restart, because the HTTP server fixes its routes when it starts to listen.
     mode: Annotated[Literal["polling", "webhook"], "restart"] = "polling"
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = None

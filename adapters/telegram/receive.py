@@ -1,14 +1,14 @@
-"""Receives updates by long polling or through the webhook, and hands them to the intake.
+"""Receives updates by long polling or webhook and passes them to the intake.
 
-The SDK's own Updater confirms updates before they are stored; here the order is poll, store, next
-offset. A call of the webhook gets its 200 only after the update was stored.
+The SDK's Updater confirms updates before they are stored; here the order is poll, store, next
+offset. A webhook call gets its 200 only after the update is stored.
 
-An album is several messages, each with one picture, and one of them has the caption. Telegram sends
-a webhook the messages of a chat one by one, each after the 200 for the one before, so none can be
-held back until its album is complete. Each is stored as it comes; its file is fetched once the
-album is complete. A turn waits for the files of all messages that wait in its chat, so it begins
-with the whole album, after a kill too.
-Source: https://github.com/tdlib/telegram-bot-api, WebhookActor.cpp, `queue_updates_`.
+An album is several messages with one picture each, one of which has the caption. Telegram sends a
+webhook the messages of a chat one by one, each after the 200 for the previous one, so none can wait
+for the rest of its album. Each is stored on arrival; its file is fetched once the album is
+complete. A turn waits for the files of all waiting messages of its chat, so it starts with the
+whole album, even after a kill. Source: https://github.com/tdlib/telegram-bot-api, WebhookActor.cpp,
+`queue_updates_`.
 """
 
 import asyncio
@@ -44,24 +44,24 @@ log = structlog.get_logger()
 
 _BODY_TIMEOUT_S = 10.0
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
-# An earlier menu for groups would hide the default one.
+# An old menu for groups would hide the default one.
 _MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 _LONGEST_PAUSE_S = 3600.0
 PAUSE_S = 1.0
-"""An album that did not grow for so long is complete."""
+"""Seconds without a new picture after which an album is complete."""
 _REMEMBERED = 256
 
 
 @dataclass(slots=True)
 class Album:
-    """The received part of one album.
+    """The received part of an album.
 
     Attributes:
-        grew_at: When its newest picture came, by the clock of `Albums`.
-        is_direct: One of its captions is for the bot, so the whole album is.
-        overheard: The updates that came before that caption.
+        grew_at: Arrival of its newest picture, by the clock of `Albums`.
+        is_direct: Whether a caption, and so the album, is addressed to the bot.
+        overheard: The updates before that caption.
     """
 
     grew_at: float
@@ -77,13 +77,13 @@ class Albums:
         self._known: Recent[tuple[str, str], Album] = Recent(_REMEMBERED)
 
     def of(self, chat: str, group: str) -> Album:
-        """Return an album; an unknown one begins now."""
+        """Return an album, creating an unknown one."""
         if (album := self._known.get((chat, group))) is None:
             album = self._known[chat, group] = Album(self._clock())
         return album
 
     def grown(self, chat: str, group: str) -> Album:
-        """Note another picture of an album; return the album."""
+        """Record another picture of an album; return the album."""
         album = self.of(chat, group)
         album.grew_at = self._clock()
         return album
@@ -97,7 +97,7 @@ class Albums:
 
 
 class Ingest:
-    """Hands the raw updates of one account to its intake, and then presses to `buttons`."""
+    """Passes an account's raw updates to its intake, then presses to `buttons`."""
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class Ingest:
         self._reading: Reading | None = None
 
     def introduce(self, bot: BotIdentity) -> None:
-        """Set the bot's identity, before which nothing can be decoded."""
+        """Set the bot's identity, which decoding requires."""
         self._reading = Reading(self._account, bot, self._allow_bots)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
-        """Commit updates (JSON of any shape), with the last number of a poll as the cursor."""
+        """Commit updates (any JSON), with the last number of a poll as the cursor."""
         if self._reading is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
         read = read_updates(updates, self._reading, self._albums)
@@ -142,9 +142,9 @@ class Ingest:
 def read_updates(
     updates: Sequence[Any], reading: Reading, albums: Albums
 ) -> list[tuple[Any, Inbound]]:
-    """Read updates: each is returned with its item.
+    """Read updates; return each with its item.
 
-    If an album's caption is for the bot its earlier updates are returned again, in front.
+    If an album's caption addresses the bot, its earlier updates come again first.
     """
     read = [(update, decoded(update, reading.account)) for update in updates]
     earlier = [update for _, each in read for update in _note_album(each, reading.bot, albums)]
@@ -156,7 +156,7 @@ def read_updates(
 
 
 def _note_album(update: Update | Poison, bot: BotIdentity, albums: Albums) -> list[Any]:
-    """Note a picture of an album; return the earlier ones if its caption is for the bot."""
+    """Record a picture of an album; return the earlier ones if its caption addresses the bot."""
     message = update.message if isinstance(update, Update) else None
     if message is None or not message.media_group_id:
         return []
@@ -179,7 +179,7 @@ def _item(raw: Any, update: Update, reading: Reading, albums: Albums) -> Inbound
 
 
 class Receiver:
-    """The incoming half of one bot; presses are answered while it runs."""
+    """The receiving half of one bot; also answers presses while it runs."""
 
     def __init__(
         self,
@@ -200,13 +200,13 @@ class Receiver:
 
     @property
     def connected(self) -> bool:
-        """Whether a poll, or with a webhook a check of the token, was answered within 90 s."""
+        """Whether Telegram answered a poll (with a webhook, a token check) within 90 s."""
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> None:
-        """Receive until cancelled, on connections of its own; see `Receives.run`.
+        """Receive until cancelled, on its own connections; see `Receives.run`.
 
-        Raises what the intake raises. Nothing was confirmed then: the next run polls without an
+        Raises the intake's exceptions. Nothing is confirmed then: the next run polls without an
         offset and gets the same updates again.
         """
         for key, why in self._settings.missing():
@@ -225,7 +225,7 @@ class Receiver:
                 self._reached_at = float("-inf")
             raise failure from failures
         finally:
-            # A poll may take half a minute, and its updates would not be confirmed.
+            # Do not wait for a poll, whose updates would not be confirmed.
             await client.close(within_s=0)
 
     async def _greet(self, client: Client) -> None:
@@ -233,9 +233,9 @@ class Receiver:
             me = await client.bot.get_me()
         self._ingest.introduce(BotIdentity(me.id, me.username or ""))
         try:
-            # A menu that cannot be set costs only the menu; commands work as text.
+            # Without a menu, commands still work as text.
             for scope in _MENU_SCOPES:
-                # Only if it differs: clients fetch a changed menu again.
+                # Only if it differs, since clients reload a changed menu.
                 if list(await client.bot.get_my_commands(scope)) != self._commands:
                     await client.bot.set_my_commands(self._commands, scope)
         except (TelegramError, *UNREADABLE) as exc:
@@ -245,12 +245,12 @@ class Receiver:
 
     async def _poll(self, client: Client) -> NoReturn:
         with mapped_receiving(client.token):
-            # getUpdates is refused with 409 while a webhook is set. Waiting updates must stay.
+            # getUpdates fails with 409 while a webhook is set. Keep waiting updates.
             await client.bot.delete_webhook(drop_pending_updates=False)
-        # Never a stored offset: numbers may restart after a quiet week, and updates that were not
-        # confirmed come again without one.
+        # Never a stored offset: numbers may restart after a quiet week, and without one unconfirmed
+        # updates come again.
         offset: int | None = None
-        # The first poll is answered at once, which shows that updates can come.
+        # The first poll returns at once, which proves the connection.
         within_s = 0
         while True:
             with mapped_receiving(client.token):
@@ -262,7 +262,7 @@ class Receiver:
                 offset = last + 1
 
     async def _updates(self, client: Client, offset: int | None, within_s: int) -> Any:
-        """Poll once, after the pauses that Telegram asks for."""
+        """Poll once, after any pause requested by Telegram."""
         while True:
             try:
                 return await client.raw_updates(offset, within_s)
@@ -273,12 +273,12 @@ class Receiver:
                 await asyncio.sleep(min(exc.retry_after_s, _LONGEST_PAUSE_S))
 
     async def _watch_webhook(self, client: Client) -> NoReturn:
-        """Register the webhook, then check now and then whether Telegram still knows the bot."""
+        """Register the webhook, then periodically check that the token is valid."""
         with mapped_receiving(client.token):
             await self._set_webhook(client)
             while True:
                 self._reached_at = self._clock()
-                # There may be no message for days: only asking shows that the token is valid.
+                # No message may come for days, so only a request shows whether the token is valid.
                 await asyncio.sleep(_CHECK_INTERVAL_S)
                 await client.bot.get_me()
 
@@ -297,16 +297,16 @@ class Receiver:
 
 
 class Webhook:
-    """Takes Telegram's calls; every answer but 200 makes Telegram deliver the update again."""
+    """Handles Telegram's calls; Telegram redelivers an update unless the response is 200."""
 
     def __init__(self, secret: str, ingest: Ingest) -> None:
         self._secret = secret.encode()
         self._ingest = ingest
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Store one update; the answer is 200, or 503 if it was not stored."""
+        """Store an update; respond 200, or 503 if it was not stored."""
         given = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
-        # In constant time: the time must not reveal how much of a guess was right.
+        # In constant time, so that timing does not reveal the secret.
         if not hmac.compare_digest(given, self._secret):
             log.warning("telegram_webhook_denied", address=request.remote)
             raise web.HTTPUnauthorized
@@ -316,7 +316,7 @@ class Webhook:
             body = await request.read()
         try:
             await self._store(body)
-        # A 503 makes Telegram deliver it again.
+        # 503 makes Telegram redeliver it.
         except Exception:
             log.exception("telegram_webhook_not_stored")
             return web.Response(status=503)
@@ -332,12 +332,12 @@ class Webhook:
 
 
 def webhook_secret(settings: TelegramSettings) -> str:
-    """Return the secret of the webhook, "" if none is set."""
+    """Return the webhook's secret, or ""."""
     return settings.webhook_secret.get_secret_value() if settings.webhook_secret else ""
 
 
 def _last_id(updates: Any) -> int | None:
-    """Return the highest update number, which confirms the poll, or None if it is empty."""
+    """Return the highest update number, which confirms the poll; None if it is empty."""
     if not isinstance(updates, list):
         raise AdapterDisconnected("getUpdates did not return a list")
     numbers = [number for number in map(update_id, updates) if number is not None]

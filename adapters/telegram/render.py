@@ -1,8 +1,8 @@
 """Markdown → payloads within Telegram's limits; pure.
 
-A payload is the JSON text `{"text": …, "entities": […]}`. Entities are used instead of MarkdownV2
-because "can't parse entities" cannot happen with them. Code and `pre` hold no other entity but a
-quote around them (Bot API, "MessageEntity").
+A payload is the JSON text `{"text": …, "entities": […]}`. Entities replace MarkdownV2 because they
+never cause "can't parse entities". Code and `pre` may only be nested in a quote (Bot API,
+"MessageEntity").
 """
 
 import re
@@ -23,10 +23,10 @@ from adapters.rendering.styled import (
     styled,
 )
 
-# A telephone shows about 40 columns of code; a wider block has to be scrolled, or is broken.
+# A phone shows about 40 columns of code; wider blocks scroll or wrap.
 CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp)://\S+", re.IGNORECASE), table_columns=40)
 # Source: https://core.telegram.org/bots/api#sendmessage (4096 UTF-16 units) and
-# https://limits.tginfo.me (100 entities, the rest is ignored). There is room for the mark.
+# https://limits.tginfo.me (100 entities, the rest is ignored). Leaves room for the mark.
 RESENT_MARK = "(re-sent)\n"
 MAX_TEXT_UNITS = 4096
 MAX_ENTITIES = 100
@@ -35,14 +35,14 @@ _SHOWN = {"bold", "italic", "strikethrough", "code", "pre", "blockquote", "link"
 
 
 def render(markdown: str) -> list[str]:
-    """Return the payloads of an answer, at least one; never raises."""
+    """Render an answer into payloads, at least one; never raises."""
     payloads = list(_EntitySplitter(styled(markdown, CONVENTIONS)).payloads())
     # Telegram refuses an empty text.
     return payloads or [_payload(NOTHING, [])]
 
 
 def preview_text(markdown: str) -> str | None:
-    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
+    """Return the start of an unfinished answer that fits into one message; None if blank."""
     part = beginning(markdown, MAX_TEXT_UNITS)
     if part is None:
         return None
@@ -67,11 +67,11 @@ class _EntitySplitter(Splitter):
     @override
     def window(self, start: int) -> int:
         most = self._text[start : start + _MAX_UNITS].encode("utf-16-le")[: 2 * _MAX_UNITS]
-        # Half of a character that takes two units is left out.
+        # Drop half of a surrogate pair.
         end = start + len(most.decode("utf-16-le", "ignore"))
         entities = 0
         for piece in range(self.piece_at(start), self.piece_before(end) + 1):
-            # At most: what goes on over several pieces is one.
+            # An upper bound: an entity over several pieces counts once.
             entities += len(self._marks[piece])
             if entities > MAX_ENTITIES:
                 return self._starts[piece]
@@ -82,7 +82,7 @@ class _EntitySplitter(Splitter):
         return _payload(self._text[start:end], self._entities(start, end))
 
     def _entities(self, start: int, end: int) -> list[dict[str, Any]]:
-        """Return the entities of a range, longer ones first where several begin together."""
+        """Return the entities of a range; of those that start together, longer ones first."""
         closed: list[tuple[int, int, Style]] = []
         opened: dict[Style, int] = {}
         for piece in range(self.piece_at(start), self.piece_before(end) + 1):
@@ -102,7 +102,7 @@ class _EntitySplitter(Splitter):
 
 
 def _entity_marks(marks: Styles) -> Styles:
-    """Return the marks that become entities: code can be in a quote, but in no other entity."""
+    """Return the marks that become entities; code may be nested only in a quote."""
     types = {mark.type for mark in marks}
     if "heading" in types:
         marks |= {BOLD}
@@ -114,10 +114,10 @@ def _entity_marks(marks: Styles) -> Styles:
 
 
 def _advance(opened: dict[Style, int], marks: Styles, at: int) -> list[tuple[int, Style]]:
-    """Open and close marks, and return the closed ones with their starts.
+    """Open and close marks; return the closed ones with their starts.
 
-    Of two entities that share text one must contain the other (Bot API, "MessageEntity"): a mark
-    that began inside of one that ends is closed with it, and opened again.
+    Of two overlapping entities one must contain the other (Bot API, "MessageEntity"), so a mark
+    inside an ending one is closed with it and reopened.
     """
     ends = [begin for mark, begin in opened.items() if mark not in marks]
     closed: list[tuple[int, Style]] = []

@@ -1,7 +1,7 @@
-"""Sends answers and files, each within its budget, and shows what comes before an answer.
+"""Sends answers and files within their budgets, and shows progress before an answer.
 
-That is best effort: "typing", reactions, and the growing answer, whose message is edited and then
-becomes the answer; or it is a draft.
+Progress is best effort: "typing", reactions, and the growing answer, which is an edited message
+that becomes the answer, or a draft.
 """
 
 import time
@@ -38,24 +38,24 @@ MAX_PHOTO_BYTES = 10 * 1000 * 1000
 MAX_FILE_BYTES = 50 * 1000 * 1000
 MAX_CAPTION_UNITS = 1024
 _PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
-# Longer labels, or more of them, would be cut in one row on a phone.
+# More characters in one row would be cut on a phone.
 _ROW_CHARS = 32
 _ROW_BUTTONS = 3
-# Telegram accepts only emoji of a list, without a check mark or a warning sign.
-# Source: https://core.telegram.org/bots/api#reactiontypeemoji
+# Telegram accepts only listed emoji, which lack a check mark and a warning sign. Source:
+# https://core.telegram.org/bots/api#reactiontypeemoji
 EMOJI: dict[Reaction, ReactionEmoji] = {
     "received": ReactionEmoji.EYES,
     "answered": ReactionEmoji.OK_HAND_SIGN,
     "failed": ReactionEmoji.CRYING_FACE,
 }
-# One draft per chat: the next answer replaces a draft that was never finished.
+# One draft per chat: the next answer replaces an unfinished draft.
 _DRAFT_ID = 1
-# A draft is gone after 30 s. Source: https://core.telegram.org/bots/api#sendmessagedraft
+# A draft disappears after 30 s. Source: https://core.telegram.org/bots/api#sendmessagedraft
 _DRAFT_REFRESH_S = 20.0
 
 
 class TelegramPreviews(EditedPreviews):
-    """The growing answers of one bot; by draft in private chats where `drafts` is set."""
+    """The growing answers of one bot; drafts in private chats if `drafts` is set."""
 
     def __init__(self, client: Client, *, drafts: bool, clock: Clock = time.monotonic) -> None:
         super().__init__(client.pacer, client.best_effort, preview_text)
@@ -78,7 +78,7 @@ class TelegramPreviews(EditedPreviews):
         *,
         grows: bool,
     ) -> str | None:
-        # Drafts are for private chats only.
+        # Drafts exist only in private chats.
         if not self._drafts or is_group(question.address.chat):
             return await super().step(question, text, ref, intent, grows=grows)
         if (shown := await rendered(preview_text, text)) is not None:
@@ -91,7 +91,7 @@ class TelegramPreviews(EditedPreviews):
         return await super().settled(message)
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show "typing" for about 5 s, and keep a draft from going away."""
+        """Show "typing" for about 5 s, and refresh a draft."""
         address = question.address
         text, drafted_at = self._drafted.get(address, ("", 0.0))
         if text and self._clock() - drafted_at >= _DRAFT_REFRESH_S:
@@ -106,7 +106,7 @@ class TelegramPreviews(EditedPreviews):
     @override
     async def post(self, question: MessageRef, text: str, nonce: str) -> str:
         address = question.address
-        # In a group it shows whom it answers; in a private chat it would quote every question.
+        # In a group show whom it answers; in a private chat that would quote every question.
         answered = question.message_ref if is_group(address.chat) else None
         try:
             return await self._client.post(address, text, reply_parameters=reply_to(answered))
@@ -131,23 +131,23 @@ class TelegramPreviews(EditedPreviews):
 
 
 class Reactions:
-    """The reactions of one bot; each costs only its overall budget."""
+    """The reactions of one bot, which count only against its overall budget."""
 
     def __init__(self, client: Client, *, reactions: bool) -> None:
         self._client = client
         self._reactions = reactions
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to the question's message, in place of an earlier reaction.
+        """React to the question's message, replacing an earlier reaction.
 
-        While answers wait for the overall budget a "received" is left out; an end waits for it.
+        While answers wait for the overall budget, "received" is skipped; final reactions wait.
         """
         chat, ref = question.address.chat, question.message_ref
         if ref is None or not self._reactions:
             return
         with self._client.best_effort("reaction", chat):
             if mark == "received":
-                # The mark of the end replaces it anyhow.
+                # The final reaction replaces it anyway.
                 slot = self._client.pacer.try_signal(chat)
             else:
                 slot = await self._client.pacer.wait_signal(chat)
@@ -157,14 +157,14 @@ class Reactions:
 
 
 class Sender:
-    """The outgoing half of one bot."""
+    """The sending half of one bot."""
 
     def __init__(self, client: Client, previews: TelegramPreviews) -> None:
         self._client = client
         self._previews = previews
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload: in place of its preview if it has one, else as a new message."""
+        """Send one payload: edit its preview if any, else post a new message."""
         message = await self._previews.settled(message)
         chat = message.address.chat
         with await self._client.pacer.wait(chat, group=is_group(chat)):
@@ -183,10 +183,10 @@ class Sender:
             try:
                 await self._client.edit(address.chat, ref, content.text, **options)
                 return Receipt(ref)
-            # The user, or an administrator, has deleted the preview.
+            # The user or an administrator deleted the preview.
             except MessageGone as exc:
                 log.info("telegram_preview_missing", chat=address.chat, reason=str(exc))
-        # The Bot API has no look-up: a row that may be shown already is marked.
+        # The Bot API has no lookup, so mark a row that may already be shown.
         if message.outcome_unknown:
             content = content.resent()
         ref = await self._client.post(
@@ -210,7 +210,7 @@ class Sender:
         return Receipt(ref, resent=message.outcome_unknown)
 
     async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
-        """Send a picture as a photo if Telegram can show it, else the file as a document."""
+        """Send a picture as a photo if Telegram can show it, any other file as a document."""
         bot, chat = self._client.bot, message.address.chat
         options: dict[str, Any] = {
             "caption": caption.text or None,
@@ -229,9 +229,9 @@ class Sender:
                 if not any(word in str(exc).upper() for word in ("PHOTO", "IMAGE")):
                     raise
                 log.info("telegram_photo_refused", chat=chat, reason=str(exc))
-                # The refused picture was a message of the budget, too.
+                # The refused picture counted against the budget as well.
                 await self._client.pacer.wait(chat, group=is_group(chat))
-        # Telegram would show some files as another kind.
+        # Otherwise Telegram shows some files as another kind.
         options["disable_content_type_detection"] = True
         with mapped_send(self._client.token):
             sent = await bot.send_document(chat, file.content, **options)
@@ -239,14 +239,14 @@ class Sender:
 
 
 def _reply(message: Outgoing) -> ReplyParameters | None:
-    # In a group without topics each part of an answer replies: nothing else keeps it in the
-    # comments of a channel's post.
+    # In a group without topics each part of an answer replies, which keeps it in the comments of a
+    # channel's post.
     in_group = is_group(message.address.chat) and message.address.thread is None
     return reply_to(message.reply_to or (message.question if in_group else None))
 
 
 def _keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
-    """Return the buttons, or None; a few short ones are in one row."""
+    """Return the buttons or None; a few short ones share a row."""
     if not choices:
         return None
     buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
@@ -265,7 +265,7 @@ class _Content:
         return cls(content["text"], MessageEntity.de_list(content["entities"], None))
 
     def resent(self) -> "_Content":
-        """Add the mark in front; `render` has left room for it."""
+        """Prepend the mark; `render` left room for it."""
         if not self.text:
             return _Content(RESENT_MARK.strip())
         moved = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)

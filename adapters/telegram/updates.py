@@ -1,4 +1,4 @@
-"""Telegram's updates, decoded; only the fields that Parley uses.
+"""Decoded Telegram updates with the fields that Parley uses.
 
 Offsets count UTF-16 units.
 """
@@ -23,7 +23,7 @@ class User(WirePart):
 
     @property
     def name(self) -> str:
-        """The name that people see."""
+        """The displayed name."""
         return f"{self.first_name} {self.last_name}".strip() or self.username or str(self.id)
 
 
@@ -36,12 +36,12 @@ class Chat(WirePart):
 
     @property
     def name(self) -> str:
-        """The title that people see."""
+        """The displayed title."""
         return self.title or str(self.id)
 
 
 class Entity(WirePart):
-    """Something special in a text, such as a mention."""
+    """A marked part of a text, such as a mention."""
 
     type: str
     offset: int = Field(ge=0)
@@ -51,14 +51,14 @@ class Entity(WirePart):
 
 
 class Quote(WirePart):
-    """The part of a message that a reply quotes."""
+    """The quoted part of a message in a reply."""
 
     text: Text = ""
     entities: list[Entity] = Field(default_factory=list)
 
 
 class FilePart(WirePart):
-    """Any kind of file: photo size, document, voice message, sticker."""
+    """A file of any kind: photo size, document, voice message, sticker."""
 
     file_id: Text = Field(min_length=1)
     file_unique_id: Text = ""
@@ -73,7 +73,7 @@ class FilePart(WirePart):
 
 
 class Content(WirePart):
-    """A message's words and files."""
+    """A message's text and files."""
 
     message_id: int = 0
     media_group_id: Text = ""
@@ -92,7 +92,7 @@ class Content(WirePart):
 
     @property
     def words(self) -> str:
-        """The text, or the caption of a file."""
+        """The text or a file's caption."""
         return self.text or self.caption
 
     @property
@@ -102,9 +102,9 @@ class Content(WirePart):
 
 
 class MessageOrigin(WirePart):
-    """The author of a message that was forwarded or is quoted from another chat.
+    """The author of a message forwarded or quoted from another chat.
 
-    A user who hides the account is only a name, which anybody can choose.
+    A hidden account is only a name, which is not trustworthy.
     """
 
     sender_user: User | None = None
@@ -115,26 +115,26 @@ class MessageOrigin(WirePart):
 
     @property
     def name(self) -> str:
-        """The author's name that people see, in one line."""
+        """The author's displayed name, in one line."""
         told = self.sender_user or self.sender_chat or self.chat
         names = (told.name if told else self.sender_user_name, self.author_signature)
         return " ".join(", ".join(filter(None, names)).split()) or "unknown"
 
     @property
     def author(self) -> str | None:
-        """The id of the user, group or channel, or None if it is hidden."""
+        """The id of the user, group or channel; None if hidden."""
         told = self.sender_user or self.sender_chat or self.chat
         return None if told is None else str(told.id)
 
 
 class _ExternalReply(Content):
-    """A message of another chat that is replied to; its text comes as the quote."""
+    """A replied-to message of another chat; its text comes as the quote."""
 
     origin: MessageOrigin = MessageOrigin()
 
 
 class Replied(Content):
-    """The message that was replied to."""
+    """The replied-to message."""
 
     sender: User | None = Field(default=None, alias="from")
     sender_chat: Chat | None = None
@@ -143,12 +143,12 @@ class Replied(Content):
     forum_topic_created: Any = None
 
 
-# Posts of a channel have no sender; they are ignored like those of other bots.
+# Channel posts have no sender; they are ignored like other bots' messages.
 _NOBODY = User(id=0, is_bot=True)
 
 
 class Message(Content):
-    """A message; one with a pressed button may have few of the fields."""
+    """A message; one with a pressed button may lack most fields."""
 
     message_id: int
     chat: Chat
@@ -168,7 +168,7 @@ class Message(Content):
 
     @property
     def thread(self) -> int | None:
-        """The forum topic; a plain chain of replies has a thread id, too, but is not one."""
+        """The forum topic, if any; a plain reply chain also has a thread id."""
         return self.message_thread_id if self.is_topic_message else None
 
 
@@ -186,14 +186,14 @@ class _MemberStatus(WirePart):
 
 
 class _Membership(WirePart):
-    """The bot was added to a chat, thrown out or blocked."""
+    """The bot was added to a chat, removed or blocked."""
 
     chat: Chat
     new_chat_member: _MemberStatus
 
 
 class Update(WirePart):
-    """One update; it has exactly one of the optional parts."""
+    """An update, with exactly one of the optional parts."""
 
     update_id: int
     message: Message | None = None
@@ -216,7 +216,7 @@ def decoded(update: Any, account: str) -> Update | Poison:
 
 
 def unread(update: Any, account: str, reason: str) -> Poison:
-    """Wrap an update that cannot be read; its key is its number, if it has one."""
+    """Wrap an unreadable update; its key is its number, if any."""
     number = update_id(update)
     key = "" if number is None else f"u{number}"
     return poison(source_name(account), raw_json(update), reason, key)
@@ -225,10 +225,10 @@ def unread(update: Any, account: str, reason: str) -> Poison:
 def update_id(update: Any) -> int | None:
     """Return the number of an update, or None."""
     number = update.get("update_id") if isinstance(update, dict) else None
-    # `True` is an int as well.
+    # `True` is an int, too.
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def source_name(account: str) -> str:
-    """Return the name of an account's update stream, for its cursor and its poison."""
+    """Return the source name of an account's updates, for its cursor and poison."""
     return f"{PLATFORM}:{account}"
