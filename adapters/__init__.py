@@ -1,1 +1,1 @@
-"""Platform adapters: updates in, messages out. They know neither the gateway nor the agent."""
+"""Platform adapters: receive updates, send messages. They depend on neither gateway nor agent."""

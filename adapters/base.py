@@ -28,66 +28,66 @@ from adapters.messages import (
 )
 
 Update = InboundMessage | Move | Poison
-"""An update of a platform, read by its adapter."""
+"""An update from a platform, parsed by its adapter."""
 
 
 class Intake(Protocol):
-    """Durable admission; the gateway implements it, adapters call it."""
+    """Durable admission of updates; implemented by the gateway, called by adapters."""
 
     async def accept(
         self, updates: Sequence[Update], *, cursors: Sequence[Cursor] = ()
     ) -> list[Admission]:
-        """Commit updates in one transaction, moves first and the cursors with them.
+        """Commit updates in one transaction: moves first, and the cursors with them.
 
-        Only after this returned may an adapter acknowledge the updates to its platform. It returns
-        one admission for each message, in the same order.
+        An adapter may acknowledge the updates to its platform only after this returns. Returns one
+        admission per message, in the same order.
 
         Raises:
             StorageUnavailable: Nothing was stored; do not acknowledge.
         """
 
     def wait_s(self, platform: str, sender: str) -> float:
-        """Return the seconds until a member may send another message."""
+        """Return the number of seconds until a member may send another message."""
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source, or None before its first update."""
 
     async def positions(self, prefix: str) -> dict[str, int]:
-        """Return the positions of all sources with a name prefix, by name."""
+        """Return the positions of all sources whose name has this prefix, by name."""
 
     async def is_conversation(self, address: Address) -> bool:
-        """Whether the bot has a conversation in this direct chat or thread."""
+        """Return whether the bot has a conversation in this direct chat or thread."""
 
 
 class PoolUse(Protocol):
-    """The use of one account's connections; `limit` is None if there is no limit."""
+    """Usage of one account's connections; `limit` is None if unlimited."""
 
     limit: int | None
     replaced: int
 
     @property
     def in_use(self) -> int:
-        """Connections with a request, or lost to the pool; idle ones do not count."""
+        """Connections that carry a request or are lost to the pool; idle ones do not count."""
 
     def figures(self) -> dict[str, int | None]:
-        """Return `in_use`, `limit` and `replaced` (how often the client was) by name."""
+        """Return `in_use`, `limit` and `replaced` (how often the client was replaced) by name."""
 
 
 FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("FENCE", default=None)
-"""Called before each request of a send: whether this process still holds the lease for it."""
+"""Called before each request of a send; returns whether this process still holds the send lease."""
 Clock = Callable[[], float]
 """Returns monotonic seconds."""
 Renderer = Callable[[str], list[str]]
-"""Splits markdown into payloads, each within the platform's limits; pure, never empty."""
+"""Splits Markdown into at least one payload, each within the platform's limits; pure."""
 
 
 class Share:
-    """This process's share of an account's budgets if several processes send for it.
+    """This process's share of an account's budgets if multiple processes send for it.
 
     Attributes:
-        of: Number of processes that share the budgets of the account and of each group. Those of a
-            direct chat are not shared: one process sends for a conversation.
-        held_until: Nothing is sent before, in monotonic seconds.
+        of: Number of processes that share the budgets of the account and its groups. A direct
+            chat's budget is not shared: one process sends for a conversation.
+        held_until: No message is sent before this time, in monotonic seconds.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -96,25 +96,26 @@ class Share:
         self._clock = clock
 
     def hold(self, seconds: float) -> None:
-        """Send nothing for a time: others do not know yet that they have to share."""
+        """Pause sending for a while, until other processes know that the budgets are shared."""
         self.held_until = self._clock() + seconds
 
 
 class PreviewIntent:
-    """Announces the first message of a preview, so that a crash leaves none behind.
+    """Announces the first message of a preview, so that a crash does not leave it behind.
 
-    This one stores nothing; the gateway passes a durable one.
+    This class stores nothing; the gateway passes a durable implementation.
     """
 
     async def begin(self) -> str:
         """Announce a new message right before it is posted; return its nonce: 24 hex characters.
 
-        From then on the chat may show it, until `preview` returns its id, or `undo`.
+        From then on the chat may show the message, until `preview` returns its id or `undo` is
+        called.
         """
         return secrets.token_hex(12)
 
     def undo(self) -> None:
-        """Cancel the announcement: nothing was shown."""
+        """Cancel the announcement, because the message was not shown."""
 
 
 UNANNOUNCED = PreviewIntent()
@@ -125,7 +126,7 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V]):
-    """A dictionary of at most `most` entries, from which the oldest are dropped."""
+    """A dictionary of at most `most` entries; the oldest are dropped."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -134,36 +135,36 @@ class Recent(OrderedDict[K, V]):
     @override
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
-        # A key that is set again would keep its old place, and be dropped too early.
+        # Reassigning a key would keep its old position, and it would be dropped too early.
         self.move_to_end(key)
         if len(self) > self.most:
             self.popitem(last=False)
 
 
 class Receives(Protocol):
-    """A connection over which updates come."""
+    """A connection that receives updates."""
 
     @property
     def connected(self) -> bool:
-        """Whether the platform was reached lately; shown by /readyz."""
+        """Whether the platform was reached recently; shown by /readyz."""
 
     async def run(self) -> None:
-        """Receive updates until cancelled; every call starts a fresh client.
+        """Receive updates until cancelled; every call starts a new client.
 
         Raises:
-            AdapterDisconnected: Call it again, with back-off.
-            AdapterRefused: Credentials are wrong; the message names the setting.
+            AdapterDisconnected: Call this method again, with back-off.
+            AdapterRefused: The credentials are wrong; the message names the setting.
         """
 
 
 class Adapter(Protocol):
     """One account of one platform. Its constructor makes no network call.
 
-    A caller that is cancelled stops waiting; a request that has begun goes on to its end.
+    A cancelled caller stops waiting, but a request that has begun runs to its end.
 
     Attributes:
-        idempotent_sends: The same row sent twice is shown once, so no `sending` mark is needed.
-        preview_interval_s: Least time between two previews in one chat.
+        idempotent_sends: A row sent twice is shown only once, so no `sending` mark is needed.
+        preview_interval_s: Minimum time between two previews in one chat.
     """
 
     platform: str
@@ -173,7 +174,7 @@ class Adapter(Protocol):
 
     @property
     def receivers(self) -> Sequence[Receives]:
-        """The connections that bring updates; always the same ones, in the same order."""
+        """The connections that receive updates; always the same, in the same order."""
 
     @property
     def is_exclusive(self) -> bool:
@@ -181,37 +182,37 @@ class Adapter(Protocol):
 
     @property
     def pool(self) -> PoolUse | None:
-        """The use of the connections for sending; None if there are none."""
+        """Usage of the sending connections; None if there are none."""
 
     async def close(self) -> None:
-        """Close the connections. Sends are possible until then, also without receiving."""
+        """Close the connections. Until then messages can be sent, even if nothing is received."""
 
     def render(self, markdown: str) -> list[str]:
         """Split an answer into payloads; see `Renderer`."""
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload, within the platform's limits.
+        """Send one payload that fits the platform's limits.
 
         Raises:
-            SendDelayed: Nothing was shown; try again later.
-            SendUnknown: It may have been shown.
-            SendRejected: It will never be shown.
+            SendDelayed: The payload was not shown; retry later.
+            SendUnknown: The payload may have been shown.
+            SendRejected: The payload will never be shown.
         """
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Remove the buttons of a message; may be repeated.
+        """Remove the buttons of a message; idempotent.
 
         Raises:
-            SendDelayed: Try again later.
-            SendRejected: The message cannot be changed any more.
+            SendDelayed: Retry later.
+            SendRejected: The message can no longer be changed.
         """
 
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file that came with a message.
 
         Raises:
-            FetchDelayed: Try again later.
-            FetchRejected: It is gone, or it has more than `limit_bytes`.
+            FetchDelayed: Retry later.
+            FetchRejected: The file no longer exists or exceeds `limit_bytes`.
         """
 
     async def preview(
@@ -225,12 +226,13 @@ class Adapter(Protocol):
     ) -> str | None:
         """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
 
-        A later `send` at this address comes behind it, even if the caller was cancelled.
+        A later `send` to this address appears after it, even if the caller was cancelled.
 
         Args:
-            text: The whole markdown text so far, below lines about running tools.
-            ref: The result of the previous call for this answer; None for the first.
-            grows: Later texts are likely to begin with this one; False if it names running tools.
+            text: The whole Markdown text so far, followed by lines about running tools.
+            ref: The result of the previous call for this answer; None for the first call.
+            grows: Whether later texts are likely to start with this one; False if it lists running
+                tools.
 
         Returns:
             The platform's id of the preview message, for `Outgoing.preview_ref`, or None.
@@ -239,25 +241,25 @@ class Adapter(Protocol):
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
-        """Return the id of an announced preview, as `preview` would have; None if it is not shown.
+        """Return the id of an announced preview, as `preview` would have; None if not shown.
 
-        Messages with the ids `others` are known to be something else.
+        Messages with an id in `others` are known not to be the preview.
 
         Raises:
-            SendDelayed: It cannot be looked up now.
-            SendRejected: It can never be looked up.
+            SendDelayed: The lookup is impossible now.
+            SendRejected: The lookup will never be possible.
         """
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show that an answer is being made ("typing"), best effort; lasts about 5 s."""
+        """Show that an answer is in progress ("typing"), best effort; lasts about 5 s."""
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to the question's message, in place of an earlier reaction; best effort."""
+        """React to the question's message, replacing an earlier reaction; best effort."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSummary:
-    """A conversation in the list of the web chat; times are ISO 8601 in UTC."""
+    """A conversation in the web chat's list; times are ISO 8601 in UTC."""
 
     chat: str
     title: str
@@ -268,17 +270,17 @@ class ChatSummary:
 class ChatItem:
     """One message as a user sees it.
 
-    Items are ordered by (inbox_seq, outbox_seq): a user's message has outbox_seq 0, its answers
+    Items are ordered by (inbox_seq, outbox_seq): a user's message has outbox_seq 0, and its answers
     follow.
 
     Attributes:
-        markdown: Raw markdown, or plain text of a user's message.
-        notice: It comes before the answer.
-        choices: Its buttons.
+        markdown: Raw Markdown, or the plain text of a user's message.
+        notice: Whether it is a notice before the answer.
+        choices: Button labels.
         ref: The `message_ref` of a user's message.
-        taken: It says that the answer to a question was accepted, as do its buttons.
-        over: The question with this number ended and loses its buttons; `markdown` is the note
-            about that, not a message.
+        taken: Whether it confirms that the answer to a question was accepted, as its buttons do.
+        over: Number of a question that ended and loses its buttons; `markdown` is then a note about
+            that, not a message.
     """
 
     inbox_seq: int
@@ -295,7 +297,7 @@ class ChatItem:
 
 @dataclass(frozen=True, slots=True)
 class ChatFile:
-    """A stored file; `id` opens it through `History.file`."""
+    """A stored file; `History.file` opens it by `id`."""
 
     id: int
     name: str
@@ -312,10 +314,10 @@ class ContextGauge:
 
 
 class History(Protocol):
-    """What the web chat reads from the database; the gateway implements it."""
+    """The web chat's read access to the database; the gateway implements it."""
 
     async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
-        """Return a user's own conversations, newest activity first, at most 200."""
+        """Return a user's own conversations, most recently active first, at most 200."""
 
     async def items(
         self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
@@ -326,45 +328,45 @@ class History(Protocol):
         """Return a file of this chat, or None."""
 
     async def gauge(self, address: Address) -> ContextGauge:
-        """Return the fill of the conversation's window."""
+        """Return the fill level of the conversation's window."""
 
 
 class Viewers(Protocol):
-    """The open pages of the web chat in this process; every call returns at once."""
+    """The open pages of the web chat in this process; every method returns at once."""
 
     def refresh(self, chat: str) -> None:
-        """Make them read the history again."""
+        """Make the chat's pages reload the history."""
 
     def show(self, chat: str, text: str) -> None:
-        """Show them a growing answer; an empty text shows none."""
+        """Show a growing answer in the chat's pages; an empty text removes it."""
 
     def show_working(self, chat: str) -> None:
-        """Show them that an answer is being made."""
+        """Show in the chat's pages that an answer is in progress."""
 
 
 class Elsewhere:
-    """Other processes that serve the web chat; every call returns at once.
+    """Other processes that serve the web chat; every method returns at once.
 
-    This one has none; the gateway of several replicas passes one that does.
+    This class has none; a gateway with multiple replicas passes one that does.
     """
 
     def join(self, viewers: Viewers) -> None:
-        """Show these pages from now on the answers that are made elsewhere."""
+        """Start showing in these pages the answers that other processes make."""
 
     def opened(self, chat: str) -> None:
-        """Note that a page shows a chat here."""
+        """Report that a page of this process opened a chat."""
 
     def closed(self, chat: str) -> None:
-        """Note that no page shows a chat here any more."""
+        """Report that no page of this process shows a chat any longer."""
 
     def growing(self, chat: str, text: str) -> None:
-        """Report the growing answer of a chat that is made here."""
+        """Report the growing answer of a chat that this process makes."""
 
     def working(self, chat: str) -> None:
-        """Report that an answer in a chat is being made here."""
+        """Report that this process is making an answer in a chat."""
 
     def ended(self, chat: str) -> None:
-        """Report that no answer grows in a chat any more."""
+        """Report that a chat no longer has a growing answer."""
 
 
 ALONE = Elsewhere()

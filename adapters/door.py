@@ -1,8 +1,8 @@
-"""The port through which the web chat identifies users: `Door`, which the gateway implements.
+"""The port through which the web chat identifies users: `Door`, implemented by the gateway.
 
-No user is anonymous. A browser has a session, which begins with a proof (a link, the token, an
-identity provider); a program sends the token with each request; the user of the Unix socket is the
-first owner.
+No user is anonymous. A browser has a session, which starts with a proof (a link, the token, an
+identity provider); a program sends the token with each request; the Unix socket's user is the first
+owner.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from ipaddress import ip_address, ip_network
 from typing import Literal, Protocol, TypeAlias
 
 FIRST_OWNER = "web"
-"""The sender id of the owner of the token, who also owns the chats of version 0.5."""
+"""Sender id of the token's owner; chats of version 0.5 belong to it, too."""
 
 End: TypeAlias = Callable[[], None]
 """Called when an event stream must end."""
 Reach: TypeAlias = Callable[[int], None]
-"""Called with the number of bytes so far; raises `LimitReached` if they are too many."""
+"""Called with the number of bytes so far; raises `LimitReached` if it exceeds the limit."""
 _NET_V6 = 64
-"""Bits of an IPv6 address that identify a customer, who chooses the others (RFC 6177)."""
+"""Leading bits of an IPv6 address that identify a customer; the rest is arbitrary (RFC 6177)."""
 Proof = Literal["link", "token"]
-"""A proof to sign in: the secret of a link that works once, or the token."""
+"""A proof of identity to sign in: the secret of a single-use link, or the token."""
 
 
 class SignInRefused(Exception):
-    """The proof is wrong, or is not checked.
+    """The proof is wrong or was not checked.
 
     Attributes:
-        retry_after_s: Seconds until a proof is checked again; None if this one was wrong.
+        retry_after_s: Seconds until the next proof is checked; None if this one was wrong.
     """
 
     def __init__(self, text: str, retry_after_s: int | None = None) -> None:
@@ -38,7 +38,7 @@ class SignInRefused(Exception):
 
 
 class SignedInAlready(Exception):
-    """The link is for another user (`link_for`) than the session (`name`); it is not used up."""
+    """The link is for another user (`link_for`) than the session (`name`); it stays unused."""
 
     def __init__(self, name: str, link_for: str) -> None:
         super().__init__(
@@ -50,11 +50,11 @@ class SignedInAlready(Exception):
 
 
 class LimitReached(Exception):
-    """The request exceeds a limit; nothing was done.
+    """The request exceeds a limit; it had no effect.
 
     Attributes:
-        retry_after_s: Seconds to wait before another try.
-        busy: Without room at the moment; otherwise the user asked too often.
+        retry_after_s: Seconds to wait before retrying.
+        busy: Whether the server has no capacity now; otherwise the user sent too many requests.
     """
 
     def __init__(self, text: str, retry_after_s: int, *, busy: bool = False) -> None:
@@ -64,14 +64,14 @@ class LimitReached(Exception):
 
 
 class ProviderUnreachable(Exception):
-    """The identity provider does not answer as it should."""
+    """The identity provider is unreachable or returned an invalid answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """The address that a browser is sent to at the identity provider.
+    """The identity provider's address to which a browser is redirected.
 
-    With the secret in its cookie only the same browser may return.
+    The secret in its cookie ensures that the same browser returns.
     """
 
     url: str
@@ -80,12 +80,12 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """The identity provider's answer in a browser's request; "" for missing parts.
+    """The identity provider's answer, in a browser's request; "" for missing parts.
 
     Attributes:
-        state: The state that Parley has sent.
-        code: Can be exchanged for the identity, once.
-        issuer: The provider's name for itself (RFC 9207).
+        state: The state sent by Parley.
+        code: Can be exchanged once for the identity.
+        issuer: The provider's identifier (RFC 9207).
     """
 
     secret: str
@@ -96,14 +96,14 @@ class ProviderAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """The client of a request.
+    """The client that sent a request.
 
     Attributes:
-        address: "" over the Unix socket; behind a trusted proxy the one it names.
-        secure: The client's connection is encrypted, up to a trusted proxy at least.
-        host: The name and port that the client requested.
-        proxied: The request came through a trusted proxy.
-        session: The secret of the browser's session; "" for none.
+        address: "" over the Unix socket; behind a trusted proxy, the address it reports.
+        secure: Whether the client's connection is encrypted, at least up to a trusted proxy.
+        host: The host name and port that the client requested.
+        proxied: Whether the request came through a trusted proxy.
+        session: The secret of the browser's session; "" if there is none.
     """
 
     address: str
@@ -116,7 +116,7 @@ class Requester:
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address itself, or the network of an IPv6 address."""
+    """Return an IPv4 address unchanged, or the network of an IPv6 address."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -133,8 +133,8 @@ class Visitor:
     """A user of the web chat.
 
     Attributes:
-        sender: The sender id in turns: `FIRST_OWNER` or the name of a user.
-        role: owner, member, guest, or stranger if the user may not write any more.
+        sender: The sender id in turns: `FIRST_OWNER` or a user's name.
+        role: owner, member, guest, or stranger for a user who may no longer write.
     """
 
     sender: str
@@ -144,39 +144,39 @@ class Visitor:
 
 
 OWNER = Visitor(FIRST_OWNER, "owner", "owner")
-"""The user of the token, or of the Unix socket."""
+"""The user of the token or the Unix socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A session that has begun; `secret` is for the browser's cookie and stored nowhere else."""
+    """A new session; `secret` goes into the browser's cookie and is not stored anywhere else."""
 
     visitor: Visitor
     secret: str
 
 
 class VisitLimits(Protocol):
-    """Limits of users' requests, event streams and bytes; no call blocks.
+    """Limits on users' requests, event streams and bytes; no method blocks.
 
     Raises:
-        LimitReached: The limit would be exceeded; all functions raise it.
+        LimitReached: The limit would be exceeded; raised by all methods.
     """
 
     def ask(self, visitor: Visitor, caller: Requester, *, reads: bool) -> None:
-        """Count a request of a user: one that reads, or one that changes something."""
+        """Count a user's request, which either reads or changes data."""
 
     def stream(self, visitor: Visitor, caller: Requester, end: End) -> AbstractContextManager[None]:
         """Count an event stream of a user and an address while the block runs.
 
-        With too many streams of a user the oldest one ends: its `end` is called.
+        If a user has too many streams, the oldest is ended by calling its `end`.
         """
 
     def room(self, visitor: Visitor) -> AbstractContextManager[Reach]:
-        """Return a function that counts the bytes a user holds while the block runs."""
+        """Yield a function that counts the bytes held for a user while the block runs."""
 
 
 class Door(Protocol):
-    """Identifies users; every call may read the database."""
+    """Identifies users; every method may read the database."""
 
     @property
     def limits(self) -> VisitLimits:
@@ -184,36 +184,37 @@ class Door(Protocol):
 
     @property
     def provider(self) -> str | None:
-        """The host of the identity provider, or None."""
+        """Host of the identity provider, or None."""
 
     async def session(self, secret: str) -> Visitor | None:
-        """Return the user of a cookie's value, or None if the session is not valid."""
+        """Return the user of a session cookie, or None if the session is invalid."""
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
-        """Return the user of a token, or raise SignInRefused."""
+        """Return the token's user, or raise SignInRefused."""
 
     async def sign_in(
         self, proof: Proof, secret: str, caller: Requester, instead_of: str = ""
     ) -> SignedIn:
-        """Begin a session with a new secret; the caller's session ends.
+        """Start a session with a new secret; the caller's previous session ends.
 
         Args:
             instead_of: The user of the caller's session, if its end was confirmed.
 
         Raises:
-            SignInRefused: The proof is wrong, or there were too many wrong ones.
-            SignedInAlready: The browser's session belongs to another user than the link.
+            SignInRefused: The proof is wrong, or too many wrong ones were sent.
+            SignedInAlready: The browser's session belongs to a different user than the link.
         """
 
     async def lead_out(self) -> Errand:
         """Return the provider's address for a sign-in, or raise ProviderUnreachable."""
 
     async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
-        """Begin a session for the user that the identity provider names; the caller's session ends.
+        """Start a session for the user named by the identity provider; end the caller's session.
 
         Raises:
-            ProviderUnreachable: The provider does not answer now.
-            SignInRefused: The answer is wrong, the user may not come in, or too many tries.
+            ProviderUnreachable: The provider is not responding.
+            SignInRefused: The answer is wrong, the user has no access, or there were too many
+                attempts.
         """
 
     async def sign_out(self, caller: Requester) -> None:

@@ -1,26 +1,25 @@
-"""The errors of a platform; the class says what to do next.
+"""Errors of a platform; the class determines the next step.
 
-AdapterError
-├── SendDelayed        the platform refused for now: the same row again after `retry_after_s`
-├── SendUnknown        the request went out without an answer: the row's outcome is unknown
-├── SendRejected       never again: bury the row with its reason
-├── ChatMoved          the chat has another id now: re-key its conversations, then send again
-├── FetchDelayed       the attachment cannot be downloaded now: try again
-├── FetchRejected      the attachment can never be downloaded (gone, too large)
-├── AdapterDisconnected  connection or server trouble: the supervisor restarts the adapter
-└── AdapterRefused     wrong or revoked credentials: stop this adapter, leave the others running
+AdapterError ├── SendDelayed        the platform refused for now: retry the same row after
+`retry_after_s` ├── SendUnknown        the request was sent but not answered: the row's outcome is
+unknown ├── SendRejected       never retry: bury the row with its reason ├── ChatMoved          the
+chat has a new id: re-key its conversations, then resend ├── FetchDelayed       the attachment
+cannot be downloaded now: retry ├── FetchRejected      the attachment can never be downloaded (gone,
+too large) ├── AdapterDisconnected  connection or server failure: the supervisor restarts the
+adapter └── AdapterRefused     wrong or revoked credentials: stop this adapter, keep the others
+running
 """
 
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
-"""Raised for an answer of the wrong shape, by an SDK or by its reader."""
+"""Raised for a malformed answer, by an SDK or by the code that reads it."""
 
 
 class AdapterError(Exception):
-    """Base of all errors of an adapter."""
+    """Base of all adapter errors."""
 
 
 class SendDelayed(AdapterError):
-    """Nothing was shown; try the same row again after `retry_after_s` seconds (None: back off)."""
+    """The message was not shown; retry the row after `retry_after_s` seconds (None: back off)."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -28,7 +27,7 @@ class SendDelayed(AdapterError):
 
 
 class SendUnknown(AdapterError):
-    """The request may have been carried out; send again only with `Outgoing.outcome_unknown`."""
+    """The message may have been shown; resend only with `Outgoing.outcome_unknown`."""
 
 
 class SendRejected(AdapterError):
@@ -36,7 +35,7 @@ class SendRejected(AdapterError):
 
 
 class ChatMoved(AdapterError):
-    """Nothing was shown: the chat goes on under another id (a group became a supergroup)."""
+    """The message was not shown: the chat has a new id (a group became a supergroup)."""
 
     def __init__(self, new_chat: str) -> None:
         super().__init__(f"the chat has moved to {new_chat}")
@@ -48,12 +47,12 @@ class FetchDelayed(AdapterError):
 
 
 class FetchRejected(AdapterError):
-    """An attachment can never be downloaded; the message says why, for the model."""
+    """An attachment can never be downloaded; the message gives the reason, for the model."""
 
 
 class AdapterDisconnected(AdapterError):
-    """The platform cannot be reached; `run` may be called again."""
+    """The platform is unreachable; `run` may be called again."""
 
 
 class AdapterRefused(AdapterError):
-    """The platform refuses the credentials."""
+    """The platform refused the credentials."""

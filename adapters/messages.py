@@ -1,7 +1,7 @@
-"""The vocabulary between a platform and the gateway, and the steps to it that platforms share.
+"""The vocabulary shared by platforms and gateway, and common steps of the conversion to it.
 
-Platform ids are `str` everywhere; texts are without platform markup. Of an update only the fields
-that Parley uses are decoded, so that a new kind of content never makes a text unreadable. One that
+Platform ids are always `str`; texts contain no platform markup. Only the fields of an update that
+Parley uses are decoded, so a new kind of content never makes a text unreadable. An update that
 cannot be decoded is stored as poison, and the cursor moves on.
 """
 
@@ -19,24 +19,24 @@ from adapters.errors import FetchRejected
 ChatKind = Literal["dm", "group", "thread"]
 AttachmentKind = Literal["image", "voice", "audio", "video", "file"]
 Addressing = Literal["direct", "thread", "overheard"]
-"""Whom a message is for. direct: the bot (a direct chat, a mention, a reply to it, a command, a
-button). thread: a message in a thread, for the bot if it has a conversation there. overheard: a
-message in a group, not to the bot."""
+"""Recipient of a message. direct: the bot (a direct chat, a mention, a reply to it, a command, a
+button). thread: a message in a thread, which is for the bot if it has a conversation there.
+overheard: a group message that is not addressed to the bot."""
 UNKNOWN_AUTHOR = "?"
-"""An author whom the platform does not name; not an id of any platform."""
+"""An author whom the platform does not identify; not a valid id on any platform."""
 Reaction = Literal["received", "answered", "failed"]
-"""The state of a message that a reaction shows."""
+"""Processing state of a message, shown by a reaction."""
 MAX_QUOTE_CHARS = 500
-# SQLite refuses lone surrogates, and cuts a text at NUL in some of its functions.
+# SQLite refuses lone surrogates, and some of its functions cut a text at NUL.
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
-# Not orjson: an update may hold lone surrogates, which only the standard library writes back.
+# Not orjson: an update may contain lone surrogates, which only the standard library preserves.
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _KINDS = frozenset(get_args(AttachmentKind)) - {"voice"}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The place of a conversation on a platform."""
+    """The location of a conversation on a platform."""
 
     platform: str
     account: str
@@ -46,11 +46,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class MessageRef:
-    """The question that an answer belongs to.
+    """The question that an answer refers to.
 
     Attributes:
-        sender: None if no user asked.
-        message_ref: The platform's id of the newest message that is answered, if it has one.
+        sender: None if the question does not come from a user.
+        message_ref: The platform's id of the newest message being answered, if any.
     """
 
     address: Address
@@ -60,15 +60,15 @@ class MessageRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file that came with a message.
+    """A file that was attached to a message.
 
     Attributes:
-        name: As its sender named it; never a path.
-        mime: "" if the platform does not say.
-        size_bytes: As the platform says; None if it does not.
-        ref: Input of `Adapter.fetch`, also hours later and after a restart.
-        content: The bytes, if they came with the message itself (web); `ref` is "" then.
-        authors: Of a quoted or forwarded file, as in `InboundMessage.authors`.
+        name: As given by its sender; never a path.
+        mime: "" if the platform does not report it.
+        size_bytes: As reported by the platform; None if unknown.
+        ref: Input of `Adapter.fetch`; still valid hours later and after a restart.
+        content: The bytes, if the message included them (web); `ref` is then "".
+        authors: Authors of a quoted or forwarded file, as in `InboundMessage.authors`.
     """
 
     name: str
@@ -82,21 +82,22 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundMessage:
-    """One update of a platform that a user caused, ready for admission.
+    """An update caused by a user, ready for admission.
 
     Attributes:
-        dedupe_key: Names the message within (platform, account); the same key twice is a duplicate.
+        dedupe_key: Identifies the message within (platform, account); a repeated key is a
+            duplicate.
         raw: The update as received, as JSON text; kept for `storage.raw_days`.
-        message_ref: The platform's id of the message, for replies and reactions; an edit has that
+        message_ref: The platform's id of the message, for replies and reactions; an edit has the id
             of the message it changes.
-        attachments: Files, in the order of the message; fetched after admission.
-        authors: Ids of the authors of its quotes and forwarded parts, or `UNKNOWN_AUTHOR`, without
-            the sender and the bot.
-        unreadable: Content that is neither text nor a file ("a location"); reported to the
-            model, and to the sender if there is nothing else.
-        addressed: A message that is not for the bot is admitted by `access.groups`.
-        pressed: It is a press of a button, and the adapter itself shows the result.
-        authenticated: The adapter itself has authenticated the sender (the web chat's door).
+        attachments: Files in message order; fetched after admission.
+        authors: Ids of the authors of quotes and forwarded parts, or `UNKNOWN_AUTHOR`, without the
+            sender and the bot.
+        unreadable: Content that is neither text nor a file ("a location"); reported to the model,
+            and to the sender if the message has no other content.
+        addressed: `access.groups` decides whether to admit a message not addressed to the bot.
+        pressed: Whether it is a button press whose result the adapter shows itself.
+        authenticated: Whether the adapter has authenticated the sender (the web chat's door).
     """
 
     address: Address
@@ -118,7 +119,7 @@ class InboundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """An update that could not be decoded; stored raw, so that the cursor may move on."""
+    """An update that could not be decoded; stored raw, so that the cursor can move on."""
 
     source: str
     dedupe_key: str
@@ -128,7 +129,7 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A chat has another id now; its conversations go on there."""
+    """A chat has a new id, under which its conversations continue."""
 
     platform: str
     account: str
@@ -140,7 +141,7 @@ class Move:
 class Cursor:
     """The position up to which a source was read; committed together with the updates.
 
-    A source is one bot token (`telegram:<account>`) or one channel (`discord:<account>:<channel>`,
+    A source is a bot token (`telegram:<account>`) or a channel (`discord:<account>:<channel>`,
     `slack:<account>:<channel>[:<thread>]`).
     """
 
@@ -150,21 +151,22 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The result for one inbound message; durable when the caller sees it.
+    """The result of admitting one inbound message; durable when the caller receives it.
 
     Attributes:
         outcome: queued (a turn will answer), command (already answered), duplicate (known dedupe
-            key), refused (recorded, and the sender is told why), denied (sender has no access),
-            updated (an edit; stored as a new version), noted (said in a group; context of the next
-            answer there), ignored (not for the bot, or set aside).
+            key), refused (recorded, and the sender is notified of the reason), denied (the sender
+            has no access), updated (an edit, stored as a new version), noted (said in a group;
+            context of the next answer there), ignored (not for the bot, or set aside).
         conversation: Id of the conversation; None if denied.
         seq: Position in the conversation's inbox; None if nothing was queued.
         answer: The result as an answer to a question with buttons: accepted, refused (not from this
-            user, or not in this form; the question stays), over (the question has ended). None if
-            it is not such an answer.
-        told: Text for its sender, if the adapter can show it.
+            user or not in this form; the question stays), over (the question has ended). None if it
+            is not such an answer.
+        told: Text to show to the sender, if the adapter can.
         over: How the question ended, if it did; shown in place of its buttons.
-        silent: It gets no answer before a question is answered, which its sender knows already.
+        silent: Whether it gets no answer until a question is answered, which the sender already
+            knows.
     """
 
     outcome: Literal[
@@ -179,19 +181,19 @@ class Admission:
 
     @property
     def is_refused(self) -> bool:
-        """Whether its sender may not do that; a pressed button stays then."""
+        """Whether the sender lacks permission; a pressed button then stays."""
         return self.answer == "refused" or self.outcome in {"denied", "ignored"}
 
 
 NOT_FOR_YOU = "This button is not for you."
-"""The answer to a refused press without a text of its own."""
+"""Reply to a refused button press that has no text of its own."""
 CHOICE_LABEL_CHARS = 75
-"""Longest `Choice.label`: Slack's limit (Discord: 80). Telegram takes 64 bytes of its text."""
+"""Longest `Choice.label`: Slack's limit (Discord: 80). Telegram accepts 64 bytes of its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A button; a press of it comes in as a message with this text."""
+    """A button; pressing it creates an inbound message with this text."""
 
     label: str
     text: str
@@ -199,7 +201,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingFile:
-    """A file to show."""
+    """A file to send."""
 
     name: str
     mime: str
@@ -208,17 +210,17 @@ class OutgoingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One outbox row on its way to a platform.
+    """One outbox row to be sent to a platform.
 
     Attributes:
-        payload: One result of `Adapter.render`; or the caption of a file, "" if none.
-        nonce: 24 hex characters, the same for every attempt at this row.
+        payload: One result of `Adapter.render`, or a file's caption ("" for none).
+        nonce: 24 hex characters, identical for every attempt at this row.
         preview_ref: Platform id of the live preview that this text replaces (an edit), if any.
-        reply_to: Platform id of the message that is answered, if any; of the first part alone.
-        question: The same for all parts, for a platform on which only a reply stays in its place.
+        reply_to: Platform id of the message being answered, if any; only on the first part.
+        question: The same for all parts, for platforms on which only a reply stays in its place.
         outcome_unknown: An earlier attempt may have been shown; resolve it or mark "(re-sent)".
         choices: Buttons below the message, at most 8.
-        age_s: Seconds since the row was entered.
+        age_s: Seconds since the row was created.
     """
 
     conversation: int
@@ -237,10 +239,10 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """Buttons to remove, of a question that is over.
+    """Buttons to remove because their question has ended.
 
     Attributes:
-        message_ref: `Receipt.platform_ref` of their message.
+        message_ref: `Receipt.platform_ref` of the message with the buttons.
         note: How the question ended; shown in place of the buttons.
     """
 
@@ -254,7 +256,7 @@ class Withdrawal:
 class Receipt:
     """The platform's confirmation that a message is shown.
 
-    `resent`: it is marked "(re-sent)", because an earlier attempt may have been shown.
+    `resent`: marked "(re-sent)", because an earlier attempt may have been shown.
     """
 
     platform_ref: str
@@ -262,7 +264,7 @@ class Receipt:
 
 
 def storable(text: str) -> str:
-    """Replace characters that databases refuse; the length stays, also in UTF-16 units."""
+    """Replace characters that databases refuse; the length, also in UTF-16 units, is kept."""
     return _NOT_STORABLE.sub("\ufffd", text)
 
 
@@ -270,7 +272,7 @@ Text = Annotated[str, AfterValidator(storable)]
 
 
 class WirePart(BaseModel):
-    """Base of decoded objects: strict types; a null field is a missing one."""
+    """Base of decoded objects: strict types; a null field counts as missing."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -286,24 +288,24 @@ def filled(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def flaw(exc: ValidationError) -> str:
-    """Return why an update cannot be decoded, without its content."""
+    """Describe why an update cannot be decoded, without quoting its content."""
     first = exc.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def raw_json(update: Any) -> str:
-    """Return an update as the JSON text that is stored."""
+    """Serialize an update to the JSON text that is stored."""
     return _JSON.encode(update)
 
 
 def poison(source: str, raw: str, reason: str, key: str = "") -> Poison:
-    """Wrap an update that cannot be decoded; the default key is a hash of it."""
+    """Wrap an update that cannot be decoded; by default its key is a hash of it."""
     key = key or f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
     return Poison(source, key, raw, reason)
 
 
 def quote(said: str, author: str = "") -> str:
-    """Return a text as a quote, shortened."""
+    """Format a text as a shortened quote."""
     said = said.strip()
     if len(said) > MAX_QUOTE_CHARS:
         said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
@@ -312,31 +314,31 @@ def quote(said: str, author: str = "") -> str:
 
 
 def quoted_lines(lines: list[str]) -> str:
-    """Return lines as a quote."""
+    """Format lines as a quote."""
     return "\n".join(f"> {line}" for line in lines)
 
 
 def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
-    """Return the authors in a message, each once, without the known ones: its sender, the bot.
+    """Return the unique authors in a message, except the known ones: its sender and the bot.
 
-    An author is None if the platform does not name one.
+    An author is None if the platform does not identify one.
     """
     named = (author or UNKNOWN_AUTHOR for author in authors)
     return tuple(dict.fromkeys(author for author in named if author not in known))
 
 
 def file_name(name: str) -> str:
-    """Return a file's name without folders, "" if nothing is left."""
+    """Return a file's name without folders, or "" if nothing is left."""
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     return "" if last in {".", ".."} else last
 
 
 async def read_within(chunks: AsyncIterable[bytes], limit_bytes: int) -> bytes:
-    """Return a file that comes in chunks, or raise FetchRejected beyond the limit."""
+    """Return a file received in chunks; raise FetchRejected if it exceeds the limit."""
     content = bytearray()
     async for chunk in chunks:
         content += chunk
-        # Counted while it comes: the announced size is the sender's claim.
+        # Counted on arrival: the announced size is only the sender's claim.
         if len(content) > limit_bytes:
             raise FetchRejected(f"the file is larger than {limit_bytes} bytes")
     return bytes(content)

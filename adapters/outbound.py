@@ -1,9 +1,9 @@
-"""Requests to a platform that outlive their callers, and clients that are replaced.
+"""Requests to a platform that outlive their callers, and replacement of broken clients.
 
-A request is a task with its own deadline. A caller that is cancelled (its turn ends, a wait takes
-too long) only stops waiting. Otherwise an HTTP client could lose a connection of its pool for good
-(docs/decisions/001-requests-outlive-their-callers.md). A client that has lost them all, or that
-cannot reach its platform any more, is replaced while the gateway runs.
+A request is a task with its own deadline. A cancelled caller (its turn ends, a wait takes too long)
+only stops waiting. Otherwise an HTTP client could permanently lose a connection of its pool
+(docs/decisions/001-requests-outlive-their-callers.md). A client that has lost all connections, or
+can no longer reach its platform, is replaced while the gateway runs.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 Shut = Callable[[], Awaitable[None]]
-"""Closes a client, or a part of it."""
+"""Closes a client or a part of it."""
 Verdict = Literal["reached", "unreachable", "exhausted"]
-"""The end of a request: the platform answered, the connection is broken, or the client had no free
+"""How a request ended: the platform answered, the connection is broken, or the client had no free
 connection."""
 
 MOST_FAILURES = 5
-"""Requests in a row that do not reach the platform; then the client is replaced."""
+"""Consecutive requests that fail to reach the platform before the client is replaced."""
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 600.0
-"""A client is not replaced again within this time: doubled each time until the platform answers."""
+"""Longest time before the client is replaced again; the time doubles until the platform answers."""
 CLOSE_WITHIN_S = 2.0
-"""How long the end of a client waits for requests that are on their way."""
+"""Seconds that closing a client waits for running requests."""
 _ABORTED_S = 1.0
 
 
@@ -40,7 +40,7 @@ class Outbound:
 
     Args:
         swap: Replaces the client; returns functions that close the old one.
-        verdict: Of a request's exception, or of None for a success.
+        verdict: Classifies a request's exception, or None for a success.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Outbound:
         self._swap = swap
         self._verdict = verdict
         self._clock = clock
-        # The value is `replaced` at the start of the request, which names its client.
+        # The value is `replaced` at the start of the request, which identifies its client.
         self._running: dict[asyncio.Task[Any], int] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -71,7 +71,7 @@ class Outbound:
 
     @property
     def in_use(self) -> int:
-        """Number of requests that run over the current client."""
+        """Number of requests running on the current client."""
         return sum(client == self.replaced for client in self._running.values())
 
     def figures(self) -> dict[str, int | None]:
@@ -79,12 +79,12 @@ class Outbound:
         return {"in_use": self.in_use, "limit": self.limit, "replaced": self.replaced}
 
     async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
-        """Carry out a request; a caller that is cancelled only stops waiting for it.
+        """Run a request; a cancelled caller only stops waiting for it.
 
         Raises:
             TimeoutError: The deadline passed.
-            ConnectionAbortedError: The client was closed meanwhile.
-            ConnectionTimeoutError: See `FENCE`, or the client is closed; nothing was sent.
+            ConnectionAbortedError: The client was closed during the request.
+            ConnectionTimeoutError: `FENCE` refused, or the client is closed; nothing was sent.
         """
         is_fenced = (holds := FENCE.get()) is not None and not holds()
         if is_fenced or self.is_closed:
@@ -95,16 +95,16 @@ class Outbound:
         task = asyncio.get_running_loop().create_task(_within(request, deadline_s), name=self._name)
         self._running[task] = self.replaced
         task.add_done_callback(self._ended)
-        # Other than `await task` this leaves it running if the caller is cancelled.
+        # Unlike `await task`, this leaves the task running if the caller is cancelled.
         await asyncio.wait([task])
         if task.cancelled():
             raise ConnectionAbortedError("the client was closed")
         return task.result()
 
     async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
-        """End all requests, which may go on for `within_s`, then the client."""
+        """End all requests, which may run for `within_s`, then the client."""
         self.is_closed = True
-        # The last client is not replaced, even if requests fail by its end.
+        # The last client is not replaced, even if closing it makes requests fail.
         self._not_before = float("inf")
         if self._running:
             await asyncio.wait(self._running, timeout=within_s)
@@ -121,7 +121,7 @@ class Outbound:
         client = self._running.pop(task)
         if task.cancelled():
             return
-        # Read in any case: the caller may not wait any more.
+        # Always retrieved: the caller may no longer be waiting.
         error = task.exception()
         # A request of the previous client says nothing about this one.
         if client != self.replaced:
@@ -180,10 +180,10 @@ async def _retire(requests: set[asyncio.Task[Any]], shuts: Iterable[Shut]) -> No
 
 
 def verdict_of_aiohttp(exc: BaseException | None, *, full: bool = False) -> Verdict:
-    """Return the verdict of an aiohttp client's exception; `full`: all connections are in use."""
+    """Return the verdict on an aiohttp client's exception; `full`: all connections are in use."""
     is_answer = isinstance(exc, aiohttp.ClientResponseError)
     if is_answer or not isinstance(exc, aiohttp.ClientError | OSError):
         return "reached"
-    # aiohttp waits for a free connection and for a new one with the same limit of time.
+    # aiohttp applies the same timeout to waiting for a free connection and opening a new one.
     is_exhausted = full and isinstance(exc, aiohttp.ConnectionTimeoutError)
     return "exhausted" if is_exhausted else "unreachable"

@@ -1,10 +1,10 @@
-"""Budgets of a platform's account, its groups and chats: when a request may be made.
+"""Rate budgets of a platform's account, groups and chats: when a request may be sent.
 
 Messages queue twice, first come first served: in their chat for the chat's budgets, then for the
-overall one. Best-effort requests (previews, typing, reactions) step back behind the queue.
+overall one. Best-effort requests (previews, typing, reactions) yield to the queue.
 
 A platform counts arrivals. So a request counts from its answer, not from its start (`Slot`): then
-two requests cannot arrive in one period, however late one of them is.
+two requests cannot arrive within one period, however late one of them is.
 """
 
 import asyncio
@@ -17,34 +17,34 @@ from dataclasses import dataclass, field
 from adapters.base import Clock, Share
 from adapters.errors import SendDelayed
 
-# How long a request takes, if its answer is not reported; and at most.
+# Assumed duration of a request whose answer is not reported, and the longest duration.
 _UNTOLD_S = 0.07
 _LONGEST_S = 0.5
-# A quarter of a second's messages may leave at once: enough for a few chats. All of them at the end
-# of one period and at the start of the next would be too many.
+# A quarter of a second's messages may leave at once: enough for a few chats. If all of them left at
+# the end of one period and the start of the next, they would exceed the limit.
 _BURST_PART = 4
 # Previews leave a quarter of a group's minute to answers.
 _LEFT_PART = 4
 _NEVER = float("-inf")
 _MINUTE_S = 60.0
-# Processes that share a budget each keep so much more distance: requests may arrive in another
-# order than they left, and no process sees those of the others.
+# Extra distance between messages of processes that share a budget: requests may arrive in a
+# different order than they left, and no process sees the others' requests.
 _APART = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class PaceLimits:
-    """A platform's budgets; edits count like messages.
+    """A platform's rate budgets; edits count like messages.
 
     Attributes:
-        per_s: Messages in one second over all chats.
+        per_s: Messages per second over all chats.
         chat_interval_s: Mean time between two messages in one chat; 0 for no limit.
         chat_burst: Most messages of a chat in any `chat_burst * chat_interval_s` seconds.
-        group_per_min: Messages in one minute in one group; None for no limit.
-        group_preview_interval_s: Least time from any message in a group to a preview there.
-        typing_interval_s: Least time between two typing signals in one chat.
-        max_wait_s: Longest wait for a budget inside of one send.
-        share: This process's part of the budgets of the account and of each group.
+        group_per_min: Messages per minute in one group; None for no limit.
+        group_preview_interval_s: Minimum time from any message in a group to a preview there.
+        typing_interval_s: Minimum time between two typing signals in one chat.
+        max_wait_s: Longest wait for a budget within one send.
+        share: This process's share of the account's and groups' budgets.
     """
 
     per_s: int
@@ -58,7 +58,7 @@ class PaceLimits:
 
 
 class Slot:
-    """One request that was charged; true, and a context manager around the request."""
+    """A request charged to the budgets; truthy, and a context manager around the request."""
 
     __slots__ = ("_answered_at", "_clock", "begun_at")
 
@@ -74,13 +74,13 @@ class Slot:
         self._answered_at = self._clock()
 
     def counted_at(self, now: float) -> float:
-        """Return the latest time of its arrival."""
+        """Return the latest time at which the platform may have counted it."""
         known = now if self._answered_at is None else self._answered_at
         return min(known, self.begun_at + _LONGEST_S)
 
 
 class Pacer:
-    """The budgets of one account. Not thread-safe; one event loop."""
+    """The rate budgets of one account. Not thread-safe; used in one event loop."""
 
     _PRUNE_ABOVE = 4096
 
@@ -110,7 +110,7 @@ class Pacer:
         """
         deadline = self._clock() + self._limits.max_wait_s
         state = self._chat(chat)
-        # Refused before it queues, if the line is too long.
+        # Refused before it queues, if the queue is too long.
         ahead_s = state.line.length * self._limits.chat_interval_s
         self._check(state.free_at(self._clock(), group=group) + ahead_s, deadline, "chat")
         async with state.line.place():
@@ -127,20 +127,20 @@ class Pacer:
     async def wait_signal(self, chat: str) -> Slot:
         """Wait until no message needs the overall budget, and charge it once; raises as `wait`.
 
-        For small requests that must be made, such as a reaction that replaces another one.
+        For small but necessary requests, such as a reaction that replaces another one.
         """
         deadline = self._clock() + self._limits.max_wait_s
         while (slot := self.try_signal(chat)) is None:
             now = self._clock()
             free_at = max(self._all.free_at(now), self._chat(chat).blocked_until)
-            # Later than now in any case: if only the line is in the way, the budget is free.
+            # Always later than now: if only the queue is in the way, the budget is free.
             at = max(free_at, now + self._all.interval_s)
             self._check(at, deadline, "overall")
             await self._sleep(at - now)
         return slot
 
     def try_preview(self, chat: str, *, group: bool) -> Slot | None:
-        """Charge one message if it may go out at once; None, and nothing is charged, if not."""
+        """Charge one message if it may be sent at once; else charge nothing, return None."""
         now, state = self._clock(), self._chat(chat)
         if not self._is_quiet(state, now) or state.line.length:
             return None
@@ -151,7 +151,7 @@ class Pacer:
         return self._charge(state)
 
     def try_typing(self, chat: str) -> Slot | None:
-        """Like `try_signal`; also None while an earlier "typing" is still shown."""
+        """Like `try_signal`; also returns None while an earlier "typing" is still shown."""
         now, state = self._clock(), self._chat(chat)
         if state.typing_until > now or (slot := self.try_signal(chat)) is None:
             return None
@@ -159,24 +159,24 @@ class Pacer:
         return slot
 
     def try_signal(self, chat: str) -> Slot | None:
-        """Charge the overall budget alone, if a small request may be made now."""
+        """Charge only the overall budget, if a small request may be sent now."""
         if not self._is_quiet(self._chat(chat), self._clock()):
             return None
         return self._all.charge(Slot(self._clock))
 
     def block(self, chat: str, seconds: float) -> None:
-        """Block a chat, as the platform asked for."""
+        """Block a chat at the platform's request."""
         state = self._chat(chat)
         state.blocked_until = max(state.blocked_until, self._clock() + seconds)
 
     def block_all(self, seconds: float) -> None:
-        """Block the whole account, as the platform asked for."""
+        """Block the whole account at the platform's request."""
         self._all.block(self._clock() + seconds)
 
     async def _wait_until(
         self, free_at: Callable[[float], float], deadline: float, what: str
     ) -> None:
-        """Wait for a budget; it may be blocked meanwhile, so it is checked at each wake-up."""
+        """Wait for a budget; check it at each wake-up, since it may have been blocked meanwhile."""
         while (at := free_at(now := self._clock())) > now:
             self._check(at, deadline, what)
             await self._sleep(at - now)
@@ -186,21 +186,21 @@ class Pacer:
             raise SendDelayed(f"the {what} budget is used up", at - self._clock())
 
     def _check_gate(self, deadline: float) -> None:
-        """Refuse to queue for the overall budget if the line is too long.
+        """Refuse to queue for the overall budget if the queue is too long.
 
-        The refused ones are to return one after the other, and somewhat early, so that the line
-        neither overflows again nor runs dry.
+        Refused messages should return one after the other and slightly early, so that the queue
+        neither overflows again nor runs empty.
         """
         now = self._clock()
         at = max(self._all.free_at(now), now) + self._gate.length * self._all.interval_s
         if at > deadline:
             self._promised_at = max(self._promised_at + self._all.interval_s, at)
-            # They may wait in the line for the other half.
+            # They may wait in the queue for the other half.
             early_s = self._limits.max_wait_s / 2
             raise SendDelayed("the overall budget is used up", self._promised_at - now - early_s)
 
     def _is_quiet(self, state: "_ChatBudgets", now: float) -> bool:
-        """Whether the overall budget has room and no message waits for it."""
+        """Return whether the overall budget has room and no message waits for it."""
         free_at = max(self._all.free_at(now), state.blocked_until)
         return not self._gate.length and free_at <= now
 
@@ -218,7 +218,7 @@ class Pacer:
         state = self._chats.get(chat)
         if state is None:
             if len(self._chats) >= self._PRUNE_ABOVE:
-                # Memory follows activity: chats whose budgets are full again are forgotten.
+                # Memory follows activity: chats whose budgets are full again are dropped.
                 now = self._clock()
                 busy = {name: each for name, each in self._chats.items() if each.busy(now)}
                 self._chats = busy
@@ -227,7 +227,7 @@ class Pacer:
 
 
 class _Rate:
-    """At most `per_s` events in any second, spread evenly except for a burst after a quiet time."""
+    """At most `per_s` events in any second, evenly spaced except for a burst after a quiet time."""
 
     def __init__(self, per_s: int, share: Share) -> None:
         self._per_s = per_s
@@ -243,7 +243,7 @@ class _Rate:
         return alone_s if self._share.of == 1 else alone_s * self._share.of * _APART
 
     def free_at(self, now: float) -> float:
-        # The bursts of all processes together are one burst.
+        # The bursts of all processes together form one burst.
         lead_s = (self._per_s // self._share.of // _BURST_PART) * self.interval_s
         return max(
             self._due_at - lead_s,
@@ -262,7 +262,7 @@ class _Rate:
 
 
 class _Window:
-    """At most `size` events in any `period_s` seconds; with a share, of all processes together."""
+    """At most `size` events in any `period_s` seconds; with a share, over all processes."""
 
     def __init__(self, size: int, period_s: float, share: Share | None = None) -> None:
         self._whole = size
@@ -280,7 +280,7 @@ class _Window:
             return _NEVER
         period_s = self._period_s
         if self._share is not None and self._share.of > 1:
-            # With more processes than events each has one, in a longer period.
+            # If there are more processes than events, each has one event in a longer period.
             period_s *= _APART * max(self._share.of / self._whole, 1.0)
         return self._slots[-size].counted_at(now) + period_s
 
@@ -295,7 +295,7 @@ class _Window:
 
 
 class _WaitingLine:
-    """A queue in order of arrival; `length` includes the head."""
+    """A first-in, first-out queue; `length` includes the head."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -303,7 +303,7 @@ class _WaitingLine:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for the head of the line, and leave it at the end of the block."""
+        """Wait for the head of the queue, and leave it at the end of the block."""
         self.length += 1
         try:
             async with self._head:

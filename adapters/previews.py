@@ -1,6 +1,6 @@
-"""Previews: a message shows an answer as it grows, and then becomes it; shared by all platforms.
+"""Previews: a message shows an answer as it grows and becomes the answer; for all platforms.
 
-Best effort: a step that fails is skipped, and never causes a second message.
+Best effort: a step that fails is skipped and never causes a second message.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ from adapters.messages import Address, MessageRef, Outgoing
 from adapters.pacing import Pacer
 
 MOST_LATE = 1_000
-"""Most late previews that wait for the answer to replace them."""
+"""Most late previews kept until the answer replaces them."""
 _REMEMBERED = 1024
 T = TypeVar("T")
 BestEffort = Callable[[str, str], AbstractContextManager[None]]
-"""Logs the failure of a request that nothing depends on: (action, pacer's chat)."""
+"""Logs the failure of an optional request, given its action and the pacer's chat."""
 
 
 async def rendered(render: Callable[[str], T], markdown: str) -> T:
-    """Render a text in a thread, so that it does not delay the event loop.
+    """Render a text in a thread, so as not to block the event loop.
 
-    A caller that is cancelled does not end the thread, which ends by itself: rendering is bounded.
+    If the caller is cancelled, the thread continues and ends by itself: rendering is bounded.
     """
     return await asyncio.to_thread(render, markdown)
 
 
 class Previews(ABC):
-    """The growing answers of one account; an answer comes behind the last step of its own."""
+    """The growing answers of one account; an answer is sent after the last step of its preview."""
 
     def __init__(self) -> None:
         self._steps: dict[Address, asyncio.Task[str | None]] = {}
@@ -52,7 +52,7 @@ class Previews(ABC):
         *,
         grows: bool,
     ) -> str | None:
-        """Post or edit the message, if its budget allows it now; return its id.
+        """Post or edit the message if its budget allows it now; return its id.
 
         It ends in bounded time.
         """
@@ -68,8 +68,8 @@ class Previews(ABC):
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`.
 
-        Nothing is shown while an earlier step runs for the same address. A step goes on if the
-        caller is cancelled: else the id of a posted message could be lost.
+        Nothing is shown while an earlier step runs for the same address. A step continues if the
+        caller is cancelled: otherwise the id of a posted message could be lost.
         """
         address = question.address
         if address in self._steps or address in self._lost:
@@ -91,7 +91,7 @@ class Previews(ABC):
         try:
             yield nonce
         except SendUnknown:
-            # A second message must not follow one that may be shown, unfinished for good.
+            # A second message must not follow one that may already be shown, unfinished forever.
             self._lost.add(address)
             raise
         except AdapterError:
@@ -99,7 +99,7 @@ class Previews(ABC):
             raise
 
     async def settled(self, message: Outgoing) -> Outgoing:
-        """Wait until no preview can come behind the row; return it, with its late preview if any.
+        """Wait until no preview can follow the row; return the row, with its late preview if any.
 
         A preview is late if its id was unknown when the turn ended.
         """
@@ -113,7 +113,7 @@ class Previews(ABC):
     async def arrived(self, question: MessageRef) -> str | None:
         """Wait for a running step; return the id of the question's late preview, if any.
 
-        It is forgotten here: the caller replaces it.
+        The id is removed here, since the caller replaces the preview.
         """
         await self._wait(question.address)
         return self._late.pop((question.address, question.message_ref), None)
@@ -148,11 +148,11 @@ class EditedPreviews(Previews):
 
     @abstractmethod
     async def post(self, question: MessageRef, text: str, nonce: str) -> str:
-        """Show a new message and return its id; raises as `Adapter.send`."""
+        """Post a new message and return its id; raises as `Adapter.send`."""
 
     @abstractmethod
     async def edit(self, address: Address, ref: str, text: str) -> None:
-        """Edit a message of `post`; raises as `Adapter.send`."""
+        """Edit a message posted by `post`; raises as `Adapter.send`."""
 
     @override
     async def step(

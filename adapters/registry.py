@@ -1,7 +1,7 @@
-"""The register of platforms: it finds `adapters/<name>/platform.py` of every folder.
+"""The registry of platforms: finds the `adapters/<name>/platform.py` of every folder.
 
-Nothing else lists the platforms: settings, lists of members, checks of ids, prompt hints, levels of
-loggers and adapters are derived from it. docs/adapters.md explains how to add a platform.
+No other code lists the platforms: settings, member lists, id checks, prompt hints, logger levels
+and adapters are derived from it. docs/adapters.md explains how to add a platform.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from agent.network import UnusableEnvironment
 
 BUILT_IN = "web"
-"""The gateway's own chat. It always exists, its settings are the block of this name, and it has no
-accounts: users sign in (adapters/door.py)."""
+"""The gateway's own chat. It always exists, its settings are the section of this name, and it has
+no accounts: users sign in (adapters/door.py)."""
 LAST = 100
 DEFAULT_ACCOUNT = "default"
 CHECK_WITHIN_S = 5.0
 
 
 class PlatformSection(BaseModel):
-    """Base of every platform block: frozen, unknown keys are errors.
+    """Base of every platform section: frozen, unknown keys are errors.
 
     A word in an annotation says when a change takes effect (`Mark` in gateway/settings/tree.py).
     """
@@ -41,15 +41,15 @@ class PlatformSection(BaseModel):
 
 
 class AccountSettings(PlatformSection):
-    """Base of the block of one account: a bot or an app. It is on once it has its token.
+    """Base settings of one account: a bot or an app. It is enabled once it has its token.
 
-    `reactions`: whether a message is marked as received, answered or failed. `allow_bots`: ids of
+    `reactions`: whether to mark messages as received, answered or failed. `allow_bots`: ids of
     other bots whose messages are read like those of users. `switch`: the key of its token.
     """
 
     switch: ClassVar[str] = "token"
 
-    # A name is a part of the stored conversations of its account.
+    # The account's name is part of its stored conversations.
     name: Annotated[str, "restart"] = DEFAULT_ACCOUNT
     reactions: bool = True
     allow_bots: tuple[str, ...] = ()
@@ -66,13 +66,13 @@ class AccountSettings(PlatformSection):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A token that an account needs, and that its set-up asks for.
+    """A token that an account needs and that its setup requests.
 
     Attributes:
-        key: In the account's block.
-        looks_like: A regular expression for the whole token; only to notice a mixed-up one.
+        key: Key in the account's settings.
+        looks_like: A regular expression for the whole token; only used to detect a mixed-up one.
         found_at: The page that shows it.
-        steps: What to do there: "Bot, Reset Token".
+        steps: Instructions for that page: "Bot, Reset Token".
     """
 
     key: str
@@ -84,13 +84,13 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class AccountReport:
-    """A platform's check of the tokens of an account.
+    """The result of checking an account's tokens.
 
     Attributes:
         text: One sentence for the operator, without secrets. It names the setting of a refused
             token.
-        lacks: Further switches to turn on: a sentence each, with the link.
-        greeting: An address that opens a chat with the bot; a code behind it is sent there.
+        lacks: Further options to turn on: one sentence each, with the link.
+        greeting: A URL that opens a chat with the bot; a code appended to it is sent there.
     """
 
     outcome: Literal["accepted", "refused", "unreachable", "not_checked"]
@@ -102,22 +102,22 @@ class AccountReport:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The entry of a platform in the register.
+    """A platform's entry in the registry.
 
-    Its module imports no SDK, so that a platform that is not used costs nothing.
+    Its module imports no SDK, so that an unused platform costs nothing.
 
     Attributes:
-        name: Of its folder, of its settings and in session keys: "telegram".
-        prompt_hint: How answers are shown, for the model: "You are in …".
-        account: The settings of one account; None for the built-in chat.
-        id_pattern: A regular expression for the whole id of a user, as `chat_pattern` of a chat.
-        id_name: The name of a user's id for people.
-        sdk: Top-level packages that this platform's folder alone may import; their loggers are
-            quiet below WARNING.
-        answers_strangers: A stranger's mention is answered with the way to be let in; for platforms
-            where a bot's profile does not show how to write to it.
-        credentials: Tokens that an account needs, in the order of the set-up.
-        position: Its place in lists, before that of its name.
+        name: Name of its folder and settings, also used in session keys: "telegram".
+        prompt_hint: How the platform displays answers, for the model: "You are in …".
+        account: Settings class of one account; None for the built-in chat.
+        id_pattern: A regular expression for a whole user id; `chat_pattern` is one for a chat id.
+        id_name: Human-readable name of a user's id.
+        sdk: Top-level packages that only this platform's folder may import; their loggers are
+            silent below WARNING.
+        answers_strangers: Whether to answer a stranger's mention with instructions to get access;
+            for platforms whose bot profiles do not show how to contact the bot.
+        credentials: Tokens that an account needs, in the order of the setup.
+        position: Position in lists, sorted before the name.
     """
 
     name: str
@@ -135,12 +135,12 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The gateway's parts for each adapter that it builds.
+    """The gateway's services for each adapter that it builds.
 
     Attributes:
-        history: Of the web chat, as are `door` and `elsewhere`.
+        history: For the web chat, like `door` and `elsewhere`.
         commands: The command menu: (name, description), names without a slash.
-        share: Of each account's budgets.
+        share: This process's share of each account's budgets.
     """
 
     intake: Intake
@@ -154,7 +154,7 @@ class Host:
 
 @cache
 def platforms() -> tuple[Platform, ...]:
-    """Return all platforms, including the built-in one, in the order of lists."""
+    """Return all platforms, including the built-in one, in display order."""
     folders = (each.name for each in pkgutil.iter_modules(adapters.__path__) if each.ispkg)
     modules = [f"adapters.{folder}.platform" for folder in folders]
     # A folder without the file, such as `rendering`, is not a platform.
@@ -164,7 +164,7 @@ def platforms() -> tuple[Platform, ...]:
 
 @cache
 def account_types() -> dict[str, type[AccountSettings]]:
-    """Return the settings of an account by platform, without the built-in chat."""
+    """Return the account settings class of each platform, without the built-in chat."""
     return {each.name: each.account for each in platforms() if each.account is not None}
 
 
@@ -175,24 +175,24 @@ def by_name() -> dict[str, Platform]:
 
 
 def account_of(settings: PlatformSection) -> str:
-    """Return the name of the account of a block; the built-in chat has one account."""
+    """Return the account name of a settings section; the built-in chat has one account."""
     return settings.name if isinstance(settings, AccountSettings) else DEFAULT_ACCOUNT
 
 
 def renderer(platform: str, settings: PlatformSection) -> Renderer:
-    """Return `Adapter.render` of the adapter that will be built from these settings."""
+    """Return `Adapter.render` of the adapter that these settings would build."""
     render: Renderer = load(platform).renderer(settings)
     return render
 
 
 def load(platform: str, name: str = "adapter") -> ModuleType:
-    """Import the adapter of a platform, or another of its modules, with its SDK."""
-    # By a string: an SDK takes 10 to 75 MB, and only those of configured platforms are loaded.
+    """Import a platform's adapter or another of its modules, with its SDK."""
+    # By name: an SDK takes 10 to 75 MB, and only configured platforms are loaded.
     return import_module(f"adapters.{platform}.{name}")
 
 
 def credential(secret: SecretStr | None, setting: str) -> str:
-    """Return a token or secret, or raise AdapterRefused with the name of the setting."""
+    """Return a token or secret; raise AdapterRefused with the setting's name if missing."""
     value = secret.get_secret_value().strip() if secret else ""
     if not value:
         raise AdapterRefused(f"{setting} is not set")
@@ -200,9 +200,9 @@ def credential(secret: SecretStr | None, setting: str) -> str:
 
 
 async def check(platform: str, settings: AccountSettings) -> AccountReport:
-    """Check an account's tokens by `check(settings)` of the platform's `client`, within 5 s.
+    """Check an account's tokens with `check(settings)` of the platform's `client`, within 5 s.
 
-    That one raises as `Receives.run`.
+    Raises the errors of `Receives.run`.
     """
     found = find_spec(f"adapters.{platform}.client") is not None
     client = await asyncio.to_thread(load, platform, "client") if found else None
@@ -221,7 +221,7 @@ async def check(platform: str, settings: AccountSettings) -> AccountReport:
 
 
 def other_owner(text: str, platform: str, key: str) -> str:
-    """Return the name of the token that a text looks like, "" if it may be the right one."""
+    """Return the name of the token that a text resembles, or "" if it may be the right one."""
     fits = {
         (each.name, one.key): f"{each.title}'s {one.title}"
         for each in platforms()
@@ -232,6 +232,6 @@ def other_owner(text: str, platform: str, key: str) -> str:
 
 
 def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:
-    """Return an adapter by `build(settings, host)` of the platform's `adapter`."""
+    """Build an adapter with `build(settings, host)` of the platform's `adapter` module."""
     adapter: Adapter = load(platform).build(settings, host)
     return adapter

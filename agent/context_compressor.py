@@ -44,7 +44,7 @@ relevance. Source: measured, docs/performance.md."""
 HELD_SHARE = 0.8
 """Earlier notes are thinned out if they exceed this share of the compacted messages."""
 LEAST_EXTRACT_TOKENS = 100
-"""Applies to the smallest window as well; the note's fixed beginning takes half of it."""
+"""Applies even to the smallest window; the extract's heading takes half of it."""
 
 
 class ContextCompressor(ContextEngine):

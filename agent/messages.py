@@ -355,7 +355,7 @@ def _with_own_ids(message: ChatMessage) -> tuple[ChatMessage, dict[str, ToolCall
     own: dict[str, ToolCall] = {}
     for place, call in enumerate(calls):
         call_id = call.get("id") or f"call_without_id_{place}"
-        # The results of two calls with the same id could not be told apart.
+        # The results of two calls with the same id would be indistinguishable.
         own.setdefault(call_id, cast("ToolCall", {**call, "id": call_id}))
     if list(own.values()) == calls:
         return message, own

@@ -380,7 +380,7 @@ class People(Protocol):
         """
 
     async def decided(self, call_id: str) -> InquiryReply | None:
-        """Return the reply about a call's approval, or None if nobody was asked.
+        """Return the reply about a call's approval, or None if no person was asked.
 
         Raises:
             TurnSuspended: No answer yet.

@@ -1,1 +1,1 @@
-"""Markdown → the format of each platform, within its limits."""
+"""Convert Markdown to each platform's format, within its limits."""

@@ -1,7 +1,7 @@
-"""Styled text → payloads within a platform's limits; pure.
+"""Split styled text into payloads within a platform's limits; pure functions.
 
-Each payload is written from the marks of its characters, so a cut can neither lose formatting nor
-leave a code block open.
+Each payload is written from its characters' marks, so a cut can neither lose formatting nor leave a
+code block open.
 """
 
 import re
@@ -14,22 +14,22 @@ from itertools import accumulate
 from adapters.rendering.styled import StyledText, Styles
 
 NOTHING = "…"
-# Chat platforms treat a text of these as empty.
+# Chat platforms treat a text of only these characters as empty.
 _BLANK_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 _BLANK_CHARACTERS = frozenset("\u2800\ufffc\u3164\u115f\u1160")
 _JOINER = "\u200d"
 _EXTENDING_CATEGORIES = frozenset({"Mn", "Me", "Mc"})
-# Longer sequences than any emoji are not worth a search.
+# Longer sequences than any emoji are not worth searching for.
 _MAX_GRAPHEME_CHARS = 32
 PREVIEW_END = " …"
-# Markdown read for each character of a preview: formatting and link targets need space, and to
-# parse all of a long answer again and again would be slow.
+# Markdown characters read per preview character: formatting and link targets take up space, and
+# repeatedly parsing all of a long answer would be slow.
 _MARKDOWN_RATIO = 2
 _FENCE_LINE = re.compile(r"[ \t>]*(?:`{1,2}|(?:`{3,}|~{3,})[^`]*)")
 
 
 def is_blank(text: str) -> bool:
-    """Whether a platform would refuse the text as empty."""
+    """Return whether a platform would refuse the text as empty."""
     return all(
         unicodedata.category(char) in _BLANK_CATEGORIES or char in _BLANK_CHARACTERS
         for char in text
@@ -37,10 +37,10 @@ def is_blank(text: str) -> bool:
 
 
 class Splitter(ABC):
-    """Cuts one styled text; a subclass knows the limits of its platform and writes payloads.
+    """Cuts one styled text; a subclass defines its platform's limits and writes payloads.
 
-    Cuts lie between blocks; inside a block that is too large for one message between lines, then
-    words, then characters. Line breaks at a cut are dropped, nothing else is.
+    Cuts are placed between blocks; within a block too large for one message, between lines, then
+    words, then characters. Only the line breaks at a cut are dropped.
     """
 
     def __init__(self, styled: StyledText) -> None:
@@ -51,18 +51,18 @@ class Splitter(ABC):
 
     @abstractmethod
     def window(self, start: int) -> int:
-        """Return the furthest end of a payload from `start`; beyond `start`."""
+        """Return the furthest possible end of a payload from `start`, greater than `start`."""
 
     @abstractmethod
     def payload(self, start: int, end: int) -> str:
-        """Write a range of the text; it neither ends with white space nor is blank."""
+        """Write a range of the text that neither ends in white space nor is blank."""
 
     def shortened(self, payload: str, start: int, end: int) -> int | None:  # noqa: ARG002
-        """Return a nearer end to try if the payload is too long after all, else None."""
+        """Return an earlier end to try if the payload is still too long, or None if it fits."""
         return None
 
     def payloads(self) -> Iterator[str]:
-        """Yield the payloads in order; none if nothing is visible."""
+        """Yield the payloads in order; yield nothing if no text is visible."""
         start = self._skip_breaks(0)
         while start < len(self._text):
             end, payload = self._next(start)
@@ -76,7 +76,7 @@ class Splitter(ABC):
         return start
 
     def _next(self, start: int) -> tuple[int, str | None]:
-        """Return the end of the payload from `start`, and the payload, or None if it is blank."""
+        """Return the end of the payload from `start` and the payload, which is None if blank."""
         end = self._cut(start, self.window(start))
         while True:
             text = self._text[start:end].rstrip()
@@ -89,7 +89,7 @@ class Splitter(ABC):
             end = self._cut(start, window)
 
     def _cut(self, start: int, window: int) -> int:
-        """Return the best end of the payload from `start`, up to the window."""
+        """Return the best end of the payload from `start`, up to the end of the window."""
         if window >= len(self._text):
             return len(self._text)
         index = bisect_right(self._blocks, window) - 1
@@ -105,14 +105,14 @@ class Splitter(ABC):
         return word + 1 if word > start else self._grapheme_end(start, window)
 
     def _grapheme_end(self, start: int, end: int) -> int:
-        """Return the last place up to `end` outside of accent and emoji sequences."""
+        """Return the last position up to `end` that splits no accent or emoji sequence."""
         for place in range(end, max(start, end - _MAX_GRAPHEME_CHARS), -1):
             if not _extends(self._text[place]) and self._text[place - 1] != _JOINER:
                 return place
         return end
 
     def pieces_between(self, start: int, end: int) -> Iterator[tuple[str, Styles]]:
-        """Yield the pieces of a range, the first and last one cut to it."""
+        """Yield the pieces of a range, with the first and last cut to fit it."""
         for index in range(self.piece_at(start), self.piece_before(end) + 1):
             text, marks = self._pieces[index]
             at = self._starts[index]
@@ -121,11 +121,11 @@ class Splitter(ABC):
             yield text, marks
 
     def piece_at(self, index: int) -> int:
-        """Return the number of the piece with the character at `index`."""
+        """Return the index of the piece that contains the character at `index`."""
         return bisect_right(self._starts, index) - 1
 
     def piece_before(self, end: int) -> int:
-        """Return the number of the piece with the character before `end`."""
+        """Return the index of the piece that contains the character before `end`."""
         return min(bisect_left(self._starts, end), len(self._pieces)) - 1
 
 
@@ -138,9 +138,9 @@ def _extends(char: str) -> bool:
 
 
 def beginning(markdown: str, message_chars: int) -> str | None:
-    """Return the beginning of an unfinished answer for one message; None if blank.
+    """Return the beginning of an unfinished answer for one message, or None if blank.
 
-    A last line that opens or closes a code block is left out: its backticks would be shown as text.
+    A last line that opens or closes a code block is omitted, since its backticks would be visible.
     """
     part = markdown[: _MARKDOWN_RATIO * message_chars]
     if len(part) == len(markdown):

@@ -1,9 +1,9 @@
-"""Styled text → messages in a dialect of markdown: Discord and Slack; pure.
+"""Convert styled text to messages in a Markdown dialect (Discord, Slack); pure functions.
 
-Every line is written on its own: formats over several lines end and begin again with each, so that
-quotes, lists and cuts cannot break them. A sign works only next to certain characters (CommonMark,
-"left-flanking delimiter run"). So a line is read back with a CommonMark parser, and formats are
-left out until no sign is shown as text.
+Every line is written separately: formats that span lines are closed and reopened on each, so that
+quotes, lists and cuts cannot break them. A marker works only next to certain characters
+(CommonMark, "left-flanking delimiter run"). So each line is parsed again by a CommonMark parser,
+and formats are dropped until no marker is shown as text.
 """
 
 import re
@@ -40,23 +40,23 @@ _ADDRESS = re.compile("https?://", re.IGNORECASE)
 _BACKTICKS = re.compile("`+")
 _INVISIBLE = "\u200b"
 _MARGIN = 0.98
-# A line of more is hostile: to read it back takes long.
+# A line with more is hostile: parsing it again takes long.
 _MOST_RUNS = 200
 _SIGNS = {BOLD: "**", ITALIC: "*", STRIKETHROUGH: "~~"}
 
 Run = tuple[str, Styles]
-"""Written text, and its formats: emphasis and at most one link."""
+"""Text as written, and its formats: emphasis and at most one link."""
 
 
 class Dialect(ABC):
-    """A platform's dialect of markdown.
+    """A platform's Markdown dialect.
 
     Args:
         limit: Longest message, in units of `size`.
 
     Attributes:
-        heading_levels: Deeper headings are bold text.
-        fence_backticks: Longest fence; longer runs of backticks inside of code are broken up.
+        heading_levels: Deeper headings are shown as bold text.
+        fence_backticks: Longest fence; longer runs of backticks in code are broken up.
     """
 
     conventions: Conventions
@@ -72,11 +72,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def escape(self, text: str) -> str:
-        """Escape signs in plain text."""
+        """Escape markers in plain text."""
 
     @abstractmethod
     def escape_line(self, line: str) -> str:
-        """Escape a sign at the beginning of a line, which has none of its block's signs."""
+        """Escape a marker at the beginning of a line that lacks its block's markers."""
 
     @abstractmethod
     def defuse(self, message: str) -> str:
@@ -84,7 +84,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def bare_link(self, url: str, following: str) -> str:
-        """Write a link that is its own text, given the text behind it."""
+        """Write a link that is its own text, considering the text that follows."""
 
 
 def messages(markdown: str, dialect: Dialect) -> list[str]:
@@ -95,12 +95,12 @@ def messages(markdown: str, dialect: Dialect) -> list[str]:
 
 
 def preview(markdown: str, dialect: Dialect) -> str | None:
-    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
+    """Return the beginning of an unfinished answer that fits one message, or None if blank."""
     part = beginning(markdown, dialect.limit)
     if part is None:
         return None
     text = messages(part, dialect)[0]
-    # Text behind a closing fence would keep it from closing.
+    # Text after a closing fence would keep it from closing.
     return f"{text}\n{PREVIEW_END}" if text.endswith("```") else text + PREVIEW_END
 
 
@@ -130,7 +130,7 @@ class _DialectSplitter(Splitter):
 
 @dataclass(frozen=True, slots=True)
 class _RunStyle:
-    """A set of marks, sorted out; `kind` is "text" or the type of the mark that replaces it."""
+    """A set of marks by role; `kind` is "text" or the type of the mark that replaces it."""
 
     kind: str
     detail: str
@@ -163,7 +163,7 @@ class _MessageWriter:
         self._dialect = dialect
         self._lines: list[str] = []
         self._is_after_fence = False
-        # Indentation of the list in which the message, or the text behind a code block, begins.
+        # Indentation of the list that contains the message's start, or the text after a code block.
         self._dedent: int | None = None
         self._begin_line()
 
@@ -195,7 +195,7 @@ class _MessageWriter:
         elif style.kind == "bullet" and is_first:
             self._lead += text
         elif style.kind == "bullet":
-            # Behind the ">" of an inner quote there are no lists.
+            # After the ">" of an inner quote, lists are not supported.
             self._runs.append((text.replace("-", "•"), style))
         elif text:
             self._runs.append((text, style))
@@ -217,7 +217,7 @@ class _MessageWriter:
         self._begin_line()
 
     def _content(self) -> str:
-        """Return the text of the line with its formats."""
+        """Return the line's text with its formats."""
         heading = self._runs[0][1].heading if self._runs else ""
         outer = {BOLD} if self._lead and heading else NO_STYLES
         content = _joined([
@@ -236,7 +236,7 @@ class _MessageWriter:
         if style.kind == "code":
             is_next_to_code = place and self._runs[place - 1][1].kind == "code"
             return (_INVISIBLE if is_next_to_code else "") + _inline_code(text)
-        # A link that was cut goes on as text.
+        # A link that was cut continues as plain text.
         if style.kind == BARE_LINK.type and _ADDRESS.match(text):
             next_two = self._runs[place + 1 : place + 3]
             behind = "".join("`" if style.kind == "code" else text for text, style in next_two)
@@ -244,12 +244,12 @@ class _MessageWriter:
         return self._dialect.escape(text)
 
     def _fence(self, text: str, style: _RunStyle) -> None:
-        """Write a code block, outside of lists: not all platforms allow it there."""
+        """Write a code block, outside lists: some platforms do not allow it inside."""
         if self._runs or self._lead:
             self._end_line()
         longest = self._dialect.fence_backticks
         text = _unbroken(text, longest - 1)
-        # Longer than any run inside: an equal one would end the block.
+        # Longer than any run of backticks inside, which would otherwise end the block.
         fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(text))])
         language = style.detail if style.detail.isascii() else ""
         prefix = "> " if style.is_quote else ""
@@ -261,9 +261,10 @@ class _MessageWriter:
 
 
 def _formats(text: str, style: _RunStyle) -> Styles:
-    """Return the formats around a text, without those that Discord would end inside of it.
+    """Return the formats around a text, without those that Discord would end inside it.
 
-    Source: its client's rules for `**` and `*` read code, that for `~~` ignores escapes.
+    Source: its client, whose rules for `**` and `*` parse code, and whose rule for `~~` ignores
+        escapes.
     """
     marks = style.inline
     if "~" in text:
@@ -274,7 +275,7 @@ def _formats(text: str, style: _RunStyle) -> Styles:
 
 
 def _inline_code(text: str) -> str:
-    """Return code between one or two backticks; three begin a block on some platforms."""
+    """Wrap code in one or two backticks; three start a block on some platforms."""
     lengths = set(map(len, _BACKTICKS.findall(text)))
     sign = "`" if 1 not in lengths else "``"
     if lengths >= {1, 2}:
@@ -292,7 +293,7 @@ def _unbroken(text: str, longest: int) -> str:
 
 
 def _joined(runs: Sequence[Run]) -> str:
-    """Return a line with as many of its formats as are not shown as signs."""
+    """Return a line with as many of its formats as possible without visible markers."""
     is_emphasized = any(marks & _EMPHASIS for _, marks in runs)
     if not is_emphasized or len(runs) > _MOST_RUNS:
         return _written(_without(runs, _EMPHASIS))
@@ -309,7 +310,7 @@ def _without(runs: Sequence[Run], left_out: Styles) -> list[Run]:
 
 
 def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
-    """Write runs inside of `outer`; of formats that begin together the longest is outermost."""
+    """Write runs inside `outer`; of formats that start together the longest is outermost."""
     out, closed, place = "", "", 0
     while place < len(runs):
         shown, marks = runs[place]
@@ -324,11 +325,11 @@ def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
         if not text:
             out, closed = out + before, ""
         elif sign is None:
-            # Behind a "!" a link would be a picture.
+            # After a "!" a link would be an image.
             out = re.sub("!$", r"\\!", out + before)
             out, closed = f"{out}[{text}]({mark.detail}){after}", ""
         elif closed == sign[0] and not before:
-            # The signs would run together.
+            # The markers would run together.
             out, closed = out + _written(_without(inside, _EMPHASIS), outer), ""
         else:
             out = f"{out}{before}{sign}{text}{sign}{after}"
@@ -337,14 +338,14 @@ def _written(runs: Sequence[Run], outer: Styles = NO_STYLES) -> str:
 
 
 def _end(runs: Sequence[Run], place: int, mark: Style) -> int:
-    """Return the first run from `place` on without a format."""
+    """Return the index of the first run from `place` on without this format."""
     while place < len(runs) and mark in runs[place][1]:
         place += 1
     return place
 
 
 def _parts(shown: str) -> tuple[str, str, str]:
-    """Return the white space before a text, the text, and the white space behind it."""
+    """Split a text into leading white space, content and trailing white space."""
     text = shown.strip()
     begin = len(shown) - len(shown.lstrip()) if text else len(shown)
     return shown[:begin], text, shown[begin + len(text) :]

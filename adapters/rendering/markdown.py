@@ -1,6 +1,6 @@
-"""One markdown parser for all platforms: CommonMark with tables, strikethrough and bare links.
+"""One Markdown parser for all platforms: CommonMark with tables, strikethrough and bare links.
 
-Raw HTML is off. A bare `https://…` is one token, so that underscores and asterisks in it are kept.
+Raw HTML is disabled. A bare `https://…` is one token, so its underscores and asterisks are kept.
 """
 
 import re
@@ -17,8 +17,8 @@ from markdown_it.token import Token
 
 _SCHEME = re.compile(r"(?<![\w.+\\-])(?:https?|ftp)$", re.IGNORECASE | re.ASCII)
 _LONGEST_SCHEME = len("https")
-# No brackets: they may begin a link's text; no full-width punctuation: it follows links; no
-# characters that are written by name, except "&".
+# No brackets, which may start a link's text; no full-width punctuation, which follows links; no
+# characters that are escaped by name, except "&".
 _REST = re.compile(
     r"://[^\W_](?:[^\s<>\[\]\\\"`|{}^&\u3000-\u303f\uff00-\uffef]|&(?:amp;|(?!#?\w{1,31};)))*"
 )
@@ -31,43 +31,43 @@ _MATH = re.compile(
     r"|\$(?![\s$])(?:[^$\\\n]|\\.)+(?<!\s)\$(?!\d)"
     r"|\\begin\{(\w{1,20}\*?)\}(?s:.{0,2000}?)\\end\{\1\}"
 )
-"""LaTeX. A sum of money has no closing `$`; the brackets of an escaped link begin no formula."""
+"""LaTeX. An amount of money has no closing `$`; escaped link brackets do not start a formula."""
 _AFTER_MATH = re.compile(r"[.,;:]?[ \t]*(?:\n|$)")
 _MOST_MATH_LINES = 100
 
 MAX_MARKDOWN_CHARS = 100_000
-"""Longer texts are shown as plain text: parsing is not linear for hostile input."""
+"""Longer texts are shown as plain text: parsing hostile input takes more than linear time."""
 MAX_SIGNS = 8_000
-"""Texts with more `SIGNS` are plain text as well: each takes up to 0.1 ms. Recorded answers have up
-to 840."""
+"""A text with more `SIGNS` is shown as plain text as well: each takes up to 0.1 ms. Recorded
+answers have up to 840."""
 SIGNS = ("*", "_", "[", "<", "|", "`", "\n", "\r", "- ", "> ")
 MAX_EMPTY_CELLS = 2_000
-"""Most missing cells in the rows of all tables of a text. The parser adds them, up to 65,536 for
-each table: 12 KB of short rows below wide headings took 15 seconds."""
+"""Most missing cells in the rows of all tables of a text. The parser adds up to 65,536 per table:
+12 KB of short rows below wide headings took 15 seconds."""
 
-# The parser drops text below 20 levels; text of more than so many is shown unformatted.
+# The parser drops text below 20 levels; text nested more deeply is shown unformatted.
 MAX_LEVEL = 16
 MAX_BRACKETS = 6
-"""Deepest nesting of brackets in which links are read; each opening bracket costs so many steps.
-`[![text [1]](picture)](target)` has three."""
+"""Deepest nesting of brackets in which links are recognized, since each opening bracket takes this
+many steps. `[![text [1]](picture)](target)` has three."""
 MAX_PARENTHESES = 3
 """Nesting of parentheses in a link's target."""
 
 
 def parse(text: str) -> list[Token]:
-    """Return the block tokens of a markdown text, flat; any text is valid markdown."""
+    """Parse Markdown into a flat list of block tokens; any text is valid Markdown."""
     return _PARSER.parse(text)
 
 
 def is_parsable(text: str) -> bool:
-    """Whether the text is cheap enough to parse."""
+    """Return whether the text is cheap enough to parse."""
     return len(text) <= MAX_MARKDOWN_CHARS and sum(map(text.count, SIGNS)) <= MAX_SIGNS
 
 
 def to_html(text: str) -> str:
-    """Return safe HTML: without raw HTML, and links only with harmless schemes.
+    """Return safe HTML, without raw HTML and with links only to harmless schemes.
 
-    A text that takes too long to parse, or is nested too deeply, is unformatted.
+    A text that is too slow to parse or nested too deeply is left unformatted.
     """
     tokens = parse(text) if is_parsable(text) else []
     levels = (each.level for token in tokens for each in (token, *(token.children or ())))
@@ -77,12 +77,12 @@ def to_html(text: str) -> str:
 
 
 def inline_text(line: str) -> str:
-    """Return the visible text of a line whose formats alone are not escaped."""
+    """Return the visible text of a line in which only formats are unescaped."""
     return "".join(token.content for token in _COMMONMARK.parseInline(line)[0].children or ())
 
 
 def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markdown-it calls it so
-    """Read an unmarked link; markdown-it's own rule is quadratic in its text."""
+    """Parse an unmarked link; markdown-it's own rule takes quadratic time."""
     if state.linkLevel or state.src[state.pos] != ":":
         return False
     scheme = _SCHEME.search(state.src[max(0, state.pos - _LONGEST_SCHEME - 1) : state.pos])
@@ -100,7 +100,7 @@ def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markd
 
 
 def _math(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
-    """Keep LaTeX unchanged."""
+    """Keep inline LaTeX unchanged."""
     found = _MATH.match(state.src, state.pos, state.posMax)
     if not found:
         return False
@@ -111,7 +111,7 @@ def _math(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
 
 
 def _math_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
-    """Read LaTeX over several lines as one paragraph: its lines may begin with `-` or `=`."""
+    """Parse multi-line LaTeX as one paragraph, since its lines may start with `-` or `=`."""
     if state.is_code_block(start_line):
         return False
     last = min(end_line, start_line + _MOST_MATH_LINES)
@@ -130,7 +130,7 @@ def _math_block(state: StateBlock, start_line: int, end_line: int, silent: bool)
 
 
 def _trimmed(rest: str) -> str:
-    """Return a link without the sentence's punctuation and unmatched brackets."""
+    """Return a link without trailing sentence punctuation and unmatched brackets."""
     unmatched = rest.count(")") - rest.count("(")
     end = len(rest)
     while True:
@@ -152,7 +152,7 @@ def _push_link(state: StateInline, url: str) -> None:
 
 
 def _inline(state: StateCore) -> None:
-    """Parse the text of all blocks, with another limit of nested brackets."""
+    """Parse the text of all blocks, with our own limit of nested brackets."""
     for token in state.tokens:
         if token.type == "inline":
             token.children = token.children or []
@@ -160,10 +160,10 @@ def _inline(state: StateCore) -> None:
 
 
 def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
-    """Read a table, unless its rows lack too many cells.
+    """Parse a table, unless its rows lack too many cells.
 
-    Tables behind the first one that is too large are text: to look for the end of each would be
-    quadratic.
+    Tables after the first one that is too large become text: searching for each one's end would
+    take quadratic time.
     """
     is_off = state.env.get("is_tables_off")
     if is_off or not rules_block.table(state, start_line, end_line, silent=True):
@@ -178,7 +178,7 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
 
 
 def _missing(state: StateBlock, start_line: int) -> int:
-    """Return the least number of cells that the rows lack up to the next empty line."""
+    """Return the minimum number of cells missing in the rows up to the next empty line."""
     signs = _line(state, start_line).count("|")
     missing = 0
     for number in range(start_line + 2, state.lineMax):
@@ -194,7 +194,7 @@ def _line(state: StateBlock, number: int) -> str:
 
 
 def _closable(rule: RuleFuncInlineType) -> RuleFuncInlineType:
-    """Try a link or picture only before a bracket that could close it."""
+    """Try a link or image only if a later bracket can close it."""
 
     def rule_there(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
         return state.html_terminator_last("]") > state.pos and rule(state, silent)
@@ -203,7 +203,7 @@ def _closable(rule: RuleFuncInlineType) -> RuleFuncInlineType:
 
 
 def _target(levels: int) -> re.Pattern[str]:
-    r"""Build the pattern of a target's start: `<`, or text with so deeply nested brackets."""
+    r"""Build the pattern of a target's start: `<`, or text with brackets up to this depth."""
     plain = inside = r"[^\s()\\]|\\\S"
     for _ in range(levels):
         inside = rf"{plain}|\((?:{inside})*+\)"
@@ -214,7 +214,7 @@ _TARGET = _target(MAX_PARENTHESES)
 
 
 def _destination(text: str, begin: int, end: int) -> Any:
-    """Read a link's target; markdown-it searches 32 levels of brackets for its end."""
+    """Parse a link's target; markdown-it would search 32 levels of brackets for its end."""
     is_target = _TARGET.match(text, begin, end)
     return helpers.parseLinkDestination(text, begin, end if is_target else begin)
 
@@ -239,5 +239,5 @@ _PARSER = _parser()
 _INLINE = _parser({"maxNesting": MAX_BRACKETS})
 _COMMONMARK = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
 for _each in (_PARSER, _INLINE, _COMMONMARK):
-    # The first parse compiles the rules, which two threads may not do at once.
+    # The first parse compiles the rules, which is not thread-safe.
     _each.parse("a")

@@ -1,7 +1,7 @@
-"""Markdown → styled text, by the conventions of a platform; pure.
+"""Convert Markdown to styled text, following a platform's conventions; pure functions.
 
-A styled text is the plain text of an answer in pieces, each with its styles. List bullets,
-indentation, tables and link targets that cannot be clicked are part of the text.
+A styled text is an answer's plain text in pieces, each with its styles. The text includes list
+bullets, indentation, tables, and link targets that cannot be clicked.
 """
 
 import re
@@ -17,7 +17,7 @@ from adapters.rendering.markdown import MAX_LEVEL, is_parsable, parse
 
 _RULE = "──────────"
 _LANGUAGE = re.compile(r"[\w+#.-]+")
-# A longer target is written behind its link's text, where it can be cut.
+# A longer target is written after its link's text, which allows cutting it.
 _MAX_TARGET_CHARS = 1500
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _MAX_COLUMN = 40
@@ -46,18 +46,18 @@ _EMPHASIS = {"strong_open": BOLD, "em_open": ITALIC, "s_open": STRIKETHROUGH}
 
 
 class TooDeep(Exception):
-    """The text is nested so deeply that the parser may have dropped a part of it."""
+    """The text is nested so deeply that the parser may have dropped part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """The conventions of a platform.
+    """A platform's formatting conventions.
 
     Attributes:
-        bullet: Begins the items of a list without numbers.
+        bullet: Prefix of items in an unnumbered list.
         linkable: Matches a whole target that a link may have.
-        unlinkable: Matches in texts that may not become a link.
-        number_sign: Follows the number of an item; None for the written one.
+        unlinkable: Matches in texts that must not become a link.
+        number_sign: Follows an item's number; None to keep the original sign.
         table_columns: Wider tables become lists of records; None for no limit.
     """
 
@@ -73,7 +73,7 @@ class StyledText:
     """A whole answer: pieces of text with their marks.
 
     Attributes:
-        block_starts: The best places for a message to begin: top-level blocks that do not follow a
+        block_starts: The best positions to start a message: top-level blocks that do not follow a
             heading, as ascending indices into the text.
     """
 
@@ -94,7 +94,7 @@ class StyledText:
 
 
 def styled(markdown: str, conventions: Conventions) -> StyledText:
-    """Return the formatted text of an answer, or its plain text if formatting fails."""
+    """Return an answer as formatted text, or as plain text if formatting fails."""
     markdown = storable(markdown)
     if not is_parsable(markdown):
         return _plain(markdown)
@@ -102,7 +102,7 @@ def styled(markdown: str, conventions: Conventions) -> StyledText:
         written = _TokenWriter(conventions).written(parse(markdown))
     except (TooDeep, RecursionError):
         return _plain(markdown)
-    # A link definition alone becomes an empty text, which no platform accepts.
+    # A lone link definition becomes an empty text, which no platform accepts.
     return _plain(markdown) if not written.text.strip() else written
 
 
@@ -114,13 +114,13 @@ def _plain(markdown: str) -> StyledText:
 
 @dataclass(slots=True)
 class _Frame:
-    """A block that contains blocks.
+    """A block that contains other blocks.
 
     Attributes:
-        indent: Begins each line inside of it.
+        indent: Prefix of each line inside the block.
         item: The number of the list's next item; None for bullets.
-        item_break: Separates the items of a list.
-        before: The latest block inside of it.
+        item_break: Separator between the items of a list.
+        before: The most recent block inside.
     """
 
     marks: Styles = NO_STYLES
@@ -167,17 +167,17 @@ class _TokenWriter:
         return self._out
 
     def _begin(self, token: Token) -> _Frame:
-        """Write the break between a block and the one before it."""
+        """Write the break between a block and the previous one."""
         if token.level >= MAX_LEVEL:
             raise TooDeep
         frame, out = self._frames[-1], self._out
         before, frame.before = frame.before, token
         if before is None:
-            # Code and tables are not indented: as the first thing in an item they begin a line.
+            # Code and tables are not indented: at the start of an item they begin a new line.
             if frame.indent and token.type in {"fence", "code_block", "table_open"}:
                 out.write("\n", frame.marks)
             return frame
-        # The parser hides the paragraphs of a list that has no empty lines.
+        # The parser hides the paragraphs of a list without empty lines.
         out.write("\n" if before.hidden else "\n\n", frame.marks)
         if len(self._frames) == 1 and before.type != "heading_open":
             out.block_starts.append(out.length)
@@ -195,7 +195,7 @@ class _TokenWriter:
         self._out.write(_RULE, self._begin(token).marks)
 
     def _quote(self, token: Token) -> None:
-        """Quotes cannot be nested: an inner one keeps its ">"."""
+        """Write a quote; an inner quote keeps its ">", since quotes cannot be nested."""
         frame = self._begin(token)
         if QUOTE not in frame.marks:
             self._frames.append(_Frame(frame.marks | {QUOTE}, frame.indent))
@@ -226,7 +226,7 @@ class _TokenWriter:
         self._frames.pop()
 
     def _code(self, token: Token) -> None:
-        # Behind the language there may be anything, such as a file's name.
+        # Anything may follow the language, such as a file name.
         info = _LANGUAGE.match(token.info.strip())
         self._pre(
             self._begin(token), token.content.removesuffix("\n"), info.group() if info else ""
@@ -251,7 +251,7 @@ class _TokenWriter:
             self._records(rows, self._frames[-1])
 
     def _records(self, rows: list[list[str]], frame: _Frame) -> None:
-        """Write each row as an item of a list, a line for each cell with its heading."""
+        """Write each row as a list item, with one line per cell that includes its heading."""
         out, bullet = self._out, self._conventions.bullet
         for number, row in enumerate(rows[1:]):
             if number:
@@ -286,7 +286,7 @@ class Inlines:
         self._conventions = conventions
 
     def write(self, tokens: Sequence[Token], marks: Styles) -> None:
-        """Write inline tokens with these marks around them; raises TooDeep."""
+        """Write inline tokens with these marks around them; raise TooDeep for deep nesting."""
         outer: list[Styles] = []
         position = 0
         while position < len(tokens):
@@ -312,20 +312,20 @@ class Inlines:
         if token.type == "code_inline":
             self._out.write(token.content, marks | {CODE})
         elif token.type == "image":
-            # No platform shows a picture inside of a text: it becomes a link.
+            # Platforms do not show images inside text: an image becomes a link.
             self._link(token, token.children or [], marks)
         else:
             self._out.write("\n", marks)
             write_indent(self._out, self._indent, marks)
 
     def _link(self, token: Token, inside: Sequence[Token], marks: Styles) -> None:
-        """Write a link; a target that the platform would not accept is behind its text."""
+        """Write a link; if the platform rejects the target, write it after the text."""
         target = str(token.attrs.get("href") or token.attrs.get("src") or "")
         label = _label(inside)
-        # `https://…` or `<https://…>`: the parser marks what is its own text.
+        # `https://…` or `<https://…>`: the parser marks links that are their own text.
         if token.info == "auto":
             self._target(label, marks)
-        # Inside of a link's text no platform allows another link.
+        # Platforms do not allow a link inside another link's text.
         elif _has_link(marks) or not target or label in {target, target.removeprefix("mailto:")}:
             self.write(inside, marks)
         elif not label.strip():
@@ -339,7 +339,7 @@ class Inlines:
             self._out.write(")", marks)
 
     def _target(self, target: str, marks: Styles) -> None:
-        """Write a target that is its own text."""
+        """Write a link target that is its own text."""
         is_link = self._conventions is not None and not _has_link(marks) and _WEB.match(target)
         self._out.write(target, marks | {BARE_LINK} if is_link else marks)
 
@@ -358,7 +358,7 @@ def cell(tokens: Sequence[Token]) -> str:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Return a table, heading first, as lines with aligned columns; very wide cells stick out."""
+    """Format a table, heading first, in aligned columns; very wide cells stick out."""
     columns = max(len(row) for row in rows)
     widths = [
         max(min(_width(row[column]), _MAX_COLUMN) for row in rows if column < len(row))
@@ -369,17 +369,17 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def write_indent(out: StyledText, indent: str, marks: Styles) -> None:
-    """Write the beginning of a line inside of a list or an inner quote."""
+    """Write the beginning of a line inside a list or an inner quote."""
     out.write(indent, marks if ">" in indent else marks | {INDENT})
 
 
 def _is_loose(tokens: Sequence[Token], index: int) -> bool:
-    """Whether blank lines separate the items of the list that begins at `index`."""
+    """Return whether blank lines separate the items of the list that starts at `index`."""
     level = tokens[index].level
     for place in range(index + 1, len(tokens)):
         token = tokens[place]
         if token.type == "paragraph_open" and token.level == level + 2:
-            # The parser hides paragraphs just where a list has no blank lines.
+            # The parser hides paragraphs only if a list has no blank lines.
             return not token.hidden
         if token.level == level:
             break
@@ -387,7 +387,7 @@ def _is_loose(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _link_end(tokens: Sequence[Token], position: int) -> int:
-    """Return the end of a link, whose text may contain another one."""
+    """Return the index of a link's closing token; its text may contain another link."""
     depth = 1
     while True:
         kind = tokens[position].type
@@ -410,11 +410,11 @@ def _padded(cell: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of columns a text fills in a fixed-width font."""
+    """Return the number of columns that a text occupies in a fixed-width font."""
     if text.isascii():
         return len(text)
     return sum(
-        # Han, kana and emojis fill two columns of a fixed-width font, a combining accent none.
+        # Han, kana and emoji occupy two columns of a fixed-width font, a combining accent none.
         0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in {"W", "F"})
         for char in text
     )

@@ -48,7 +48,7 @@ class Boundaries:
 
 
 def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> Boundaries | None:
-    """Return the best cut with alternating roles, or None if there is no middle.
+    """Return the best cut with alternating roles, or None without a middle.
 
     `tail_starts` lists candidates, best first; see `protected_tail` and `starts_before`.
     """

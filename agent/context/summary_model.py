@@ -209,7 +209,7 @@ class SummaryCalls:
         return self._summariser.usable(self._left_out)
 
     def __call__(self, prompt: str, max_tokens: int) -> str:
-        """Return the model's text; blocks the calling thread: never the event loop's."""
+        """Return the model's text. Blocks, so never call it in the event loop's thread."""
         message = user_message(self._summariser.redact(prompt))
         request = ModelRequest([message], max_output_tokens=max_tokens)
         models = self._usable()

@@ -36,7 +36,7 @@ from agent.tokens import estimate_tokens
 from agent.view.view import Entry
 
 _MUST_SHRINK: frozenset[Trigger] = frozenset({"overflow", "hygiene", "manual"})
-"""Triggers that the built-in compressor handles if there is no round to archive."""
+"""Triggers that the built-in compressor handles if no round can be archived."""
 HEADING = "## Archived Session Summary"
 """Source: HelloAgents' HistoryManager."""
 PARTS = ("Task Goal", "Key Decisions", "Finished Work", "Open Items", "Important Findings")
@@ -130,7 +130,7 @@ class RoundsEngine(ContextEngine):
 
 
 def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
-    """Return the cut before the newest rounds, or None if there are no older ones.
+    """Return the cut before the newest rounds, or None without older ones.
 
     The first message of the conversation stays as the head and the summary answers it, so that
     roles alternate: a round, and therefore the tail, starts with a user message.

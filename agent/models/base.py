@@ -225,8 +225,8 @@ MISSED_SHARE = 0.05
 """A miss is reported if both this many tokens and this share of the prompt were not cached."""
 DIGEST_BYTES = 12
 BINDING_MOVES = ("compaction", "compression")
-"""Beginnings of reasons that change earlier messages. The newest models bind signed thinking to the
-exact conversation before it, so older thinking must be removed (docs/caching.md)."""
+"""Prefixes of reasons that mean changed earlier messages. The newest models bind signed thinking to
+the exact conversation before it, so older thinking must be removed (docs/caching.md)."""
 _FIELDS = ("role", "content", "tool_calls", "tool_call_id", "opaque")
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 """Lifetime of a cache entry in seconds, by `cache_ttl`."""

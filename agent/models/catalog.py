@@ -50,7 +50,7 @@ class ProviderFacts(NamedTuple):
     example: str = ""
 
 
-# Provider `auto` looks for their keys in this order.
+# Provider `auto` searches for their keys in this order.
 PROVIDERS: Mapping[str, ProviderFacts] = {
     "anthropic": ProviderFacts(
         "Anthropic",

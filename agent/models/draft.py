@@ -275,7 +275,7 @@ def _is_around(char: str) -> bool:
 
 
 def _is_in_code(text: str, line: str) -> bool:
-    """Return whether code follows, where a tag is only mentioned; `line` is the end of `text`."""
+    """Return whether the next tag is inside code, as a mention; `line` is the end of `text`."""
     fenced = text.count("```") % 2 or text.count("~~~") % 2
     # An indented line of a thought may end with a closing mark.
     is_first = not line.strip() or _OPENING.search(line)

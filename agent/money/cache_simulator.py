@@ -251,13 +251,13 @@ class Tally(Summed):
     least: Usage = field(default_factory=Usage)
 
     def ratio(self, prices: Prices = RELATIVE) -> float:
-        """Return billed / minimum without answers; 1 if there were no requests."""
+        """Return billed / minimum without answers; 1 without any request."""
         least = _prompt_cost(self.least, prices)
         return _prompt_cost(self.billed, prices) / least if least else 1.0
 
     @property
     def hit_ratio(self) -> float:
-        """Return the share of prompt tokens read from the cache; 1 if there were no requests."""
+        """Return the share of prompt tokens read from the cache; 1 without any request."""
         prompt = self.billed.prompt_tokens
         return self.billed.cache_read_tokens / prompt if prompt else 1.0
 

@@ -298,7 +298,7 @@ def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _imported(folder: Found, prefix: str) -> ModuleType:
-    """Run the code of a plugin's folder, anew on each call, and return its module."""
+    """Run the code of a plugin's folder, on each call again, and return its module."""
     if folder.problem or folder.file is None:
         raise PluginRefused(folder.problem or f"there is nothing to import in {folder.name}")
     module_name, source = f"{prefix}{folder.name}", str(folder.file)

@@ -231,7 +231,7 @@ class ListEngine(ContextEngine):
                 setattr(self._inner, name, getattr(limits, name))
 
     def _own(self, method: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the engine's method, or `default` if missing or inherited with foreign state."""
+        """Return the engine's own method, or `default` if it has none or only inherits ours."""
         found = getattr(self._inner, method, default)
         is_ours = getattr(found, "__func__", None) is getattr(ContextEngine, method)
         return default if is_ours else found

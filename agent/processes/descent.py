@@ -155,7 +155,7 @@ def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def kill_descendants(root: int) -> int:
-    """Kill every living descendant once; return how many. Repeat until it returns 0."""
+    """Kill every living descendant once; return their number. Repeat until it returns 0."""
     found = descendants(root)
     for process in found:
         with suppress(ProcessLookupError, PermissionError):

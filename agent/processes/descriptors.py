@@ -29,7 +29,7 @@ _SHARE = 8
 
 
 def raise_limit() -> int:
-    """Raise the limit of this process as far as allowed, and return it."""
+    """Raise the limit of this process to the allowed maximum, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -82,7 +82,7 @@ class Reserve:
         self._lock = threading.RLock()
 
     def filled(self) -> bool:
-        """Refill the reserve as far as possible; return whether it is full."""
+        """Refill the reserve with the available descriptors; return whether it is full."""
         if len(self._kept) >= self._wanted:
             return True
         with self._lock:

@@ -186,7 +186,7 @@ def keep(order: ProgramOrder, lifeline: int) -> None:
         _end(process, order)
     if command is not None:
         report, head, tail = command.told()
-        # The confined program is missing or has too many arguments.
+        # The program is missing inside its confinement, or has too many arguments.
         report.problem = report.problem or _problem_in(_written(told))
         _say(lifeline, report)
         _write(1, head)

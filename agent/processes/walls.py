@@ -80,8 +80,8 @@ def launch(
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the command that becomes a program, and the files that must stay open for it.
 
-    With `bwrap` the command reports to `told`; otherwise there are no such files, and `raise_walls`
-    must be called between fork and exec.
+    With `bwrap` the command reports to `told`. Otherwise no file needs to stay open, and
+    `raise_walls` must be called between fork and exec.
     """
     if walls.backend != "bwrap":
         return [*program], ()

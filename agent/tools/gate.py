@@ -125,7 +125,7 @@ class Gate:
         """
         facts = self._facts(call)
         rule = policy.decide(self.rules.rules, facts)
-        # Checked first: nobody can approve a call that is denied, impossible or vetoed.
+        # Checked first: a call that is denied, impossible or vetoed cannot be approved.
         if rule.then == "deny":
             log.info("tool_refused", tool=facts.tool, rule=rule.name, tainted=facts.tainted)
             text = f"Error: {facts.tool} is not allowed here ({rule.name})"

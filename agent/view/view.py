@@ -106,7 +106,7 @@ class ViewPlan:
     Attributes:
         first_seq: Earlier messages are out of view (`/new` starts after the newest message).
         hidden: Inclusive ranges of seqs to omit (the question of `/retry`).
-        head_upto: Newest message of the head; 0 if there is no head.
+        head_upto: Newest message of the head; 0 without a head.
         summaries: Shown after the head, in order.
         pinned: Messages shown between head and tail, in order.
         tail_from: First message of the tail; 0 before the first compaction.

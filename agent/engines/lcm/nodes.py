@@ -221,7 +221,7 @@ def _run(
 
 
 def due(shown: Sequence[Summary]) -> slice | None:
-    """Return the oldest complete set of sibling nodes that a parent can replace."""
+    """Return the oldest adjacent nodes of one level, as many as a parent replaces."""
     for place, level in _levels(shown):
         fan_out = HIGHER_FAN_OUT if level else FAN_OUT
         if place.stop - place.start >= fan_out:

@@ -192,7 +192,7 @@ def _share(passages: Sequence[Passage]) -> int:
         for message in messages
     ]
     room, shares = FOUND_CHARS, sum(weight for _, weight in sizes)
-    # In ascending order of need: a small one leaves its rest to the others.
+    # In ascending order of length: a short text leaves its unused share to the others.
     for size, weight in sorted(sizes, key=lambda each: each[0] / each[1]):
         if size * shares > room * weight:
             break
