@@ -1,1 +1,1 @@
-"""Slack: one app of it."""
+"""Slack: the adapter of one app."""

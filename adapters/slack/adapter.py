@@ -1,4 +1,4 @@
-"""The Slack adapter: receives, renders and sends for one app, and downloads files sent to it."""
+"""The Slack adapter: receives, renders, sends and downloads files for one app."""
 
 import time
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ def build(settings: SlackSettings, host: Host) -> "SlackAdapter":
 class SlackAdapter:
     """One app in one workspace; implements `adapters.base.Adapter`.
 
-    Slack has no idempotent sends: each message carries its row's nonce as metadata, and if the
-    outcome of a send is unknown it is looked up in the channel before it is sent again.
+    Slack has no idempotent sends: each message carries its row's nonce as metadata, and a row with
+    an unknown outcome is looked up in the channel before it is sent again.
 
     Raises:
-        AdapterRefused: There is no bot token.
+        AdapterRefused: The bot token is missing.
     """
 
     platform: str = "slack"
@@ -63,7 +63,7 @@ class SlackAdapter:
         names = Names(self._client, clock)
         self._ingest = Ingest(settings, intake, commands, names)
         self.receivers = (Receiver(settings, self._ingest, intake, clock),)
-        # One process at a time has the socket; calls of the webhook go to any.
+        # Only one process may have the socket; webhook calls may reach any.
         self.is_exclusive = settings.mode == "socket"
         self._previews = SlackPreviews(self._client, self._ingest, clock=clock)
         self._sender = Sender(self._client, self._ingest, self._previews)
@@ -77,7 +77,7 @@ class SlackAdapter:
         self.acknowledge = self._reactions.acknowledge
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route of events, interactivity and the slash command in HTTP mode."""
+        """Return the route for events, interactivity and the slash command in HTTP mode."""
         secret = signing_secret(self._settings)
         if self._settings.mode == "socket" or not secret:
             return []
@@ -85,14 +85,14 @@ class SlackAdapter:
         return [web.post(f"/slack/{self.account}", webhook.handle)]
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload; see `Adapter.send`."""
+        """Send one payload; see `Adapter.send`."""
         message = await self._previews.settled(message)
         receipt = await self._sender.send(message)
         await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show a status line in a thread, unless the answer is shown there as it grows."""
+        """Show a status line in a thread, unless a growing answer is shown there."""
         if not self._previews.is_live(question.address):
             await self._reactions.show_working(question)
 
@@ -113,11 +113,11 @@ class SlackAdapter:
                     lambda answer: check_download(answer.status, answer.content_type, attachment),
                     limit_bytes=limit_bytes,
                     headers=client.authorization(url),
-                    # It may lead to the login page, or elsewhere; the token must not follow.
+                    # A redirect may lead to the login page or elsewhere; the token must not follow.
                     allow_redirects=False,
                 )
         except Coded as exc:
-            # A token can be fixed, and the file is still there.
+            # A token can be fixed, and the file stays available.
             if exc.code in CREDENTIALS:
                 raise FetchDelayed(str(exc)) from exc
             raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc
@@ -126,9 +126,9 @@ class SlackAdapter:
 
 
 def check_download(status: int, content_type: str, attachment: Attachment) -> None:
-    """Accept only an answer that contains the file.
+    """Check that a response contains the file.
 
-    Without the scope `files:read` Slack answers with its login page, or leads there.
+    Without the scope `files:read` Slack returns its login page or redirects to it.
     """
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise FetchDelayed(f"the file's server answered with HTTP status {status}")

@@ -1,4 +1,4 @@
-"""Slash commands, buttons and the stop button as messages, and the blocks of buttons; pure."""
+"""Reads slash commands, buttons and the stop button as messages, and builds button blocks; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ _SECTION_CHARS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A pressed button, as a message; `ts`, `blocks` and `text` are its own message's.
+    """A button press as a message; `ts`, `blocks` and `text` belong to the message with the button.
 
-    The admission is set once the press was committed.
+    The admission is set after the commit.
     """
 
     message: InboundMessage
@@ -37,15 +37,15 @@ class Press:
 
 
 def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | None:
-    """Return a slash command as text: "/parley status" is "/status", "/parley" alone "/help".
+    """Read a slash command: "/parley status" becomes "/status", a bare "/parley" becomes "/help".
 
-    Other text behind "/parley" is a question.
+    Other text after "/parley" is a question.
     """
     channel, sender = _word(form, "channel_id"), _word(form, "user_id")
     if not channel or not sender:
         return None
     command, said = _word(form, "command"), _word(form, "text").strip()
-    # A further command of the app names itself.
+    # The app's other commands keep their name.
     is_own = command == reading.settings.command
     if not is_own and command.removeprefix("/") in reading.commands:
         said = f"{command} {said}".strip()
@@ -66,14 +66,14 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
 
 
 def response_url(message_ref: str | None) -> str | None:
-    """Return the address at which a slash command may be answered for 30 minutes, or None."""
+    """Return the URL for answering a slash command within 30 minutes, or None."""
     if message_ref is None or not message_ref.startswith(_COMMAND_REF):
         return None
     return message_ref.removeprefix(_COMMAND_REF) or None
 
 
 def read_press(payload: Any, reading: Reading) -> Press | None:
-    """Return a press of one of Parley's buttons, None for any other interaction."""
+    """Return a press of one of Parley's buttons; None for other interactions."""
     if not isinstance(payload, dict) or payload.get("type") != "block_actions":
         return None
     action = next((each for each in _dicts(payload.get("actions")) if _is_ours(each)), None)
@@ -100,7 +100,7 @@ def read_press(payload: Any, reading: Reading) -> Press | None:
 
 
 def read_stop(event: dict[str, Any], reading: Reading) -> InboundMessage | None:
-    """Return a click on Slack's own stop button as the command "/stop".
+    """Read a click on Slack's stop button as the command "/stop".
 
     Source: https://docs.slack.dev/reference/events/agent_session_stopped
     """
@@ -120,12 +120,12 @@ def read_stop(event: dict[str, Any], reading: Reading) -> InboundMessage | None:
 
 
 def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any]]:
-    """Return a message with a row of buttons below it."""
+    """Return the blocks of a message with a row of buttons."""
     buttons = [
         {
             "type": "button",
             "action_id": f"{_ACTION}{number}",
-            # Slack refuses the whole message if one label is too long.
+            # Slack refuses the whole message if a label is too long.
             "text": {"type": "plain_text", "text": choice.label[:CHOICE_LABEL_CHARS]},
             "value": choice.text,
         }
@@ -135,12 +135,12 @@ def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any
 
 
 def over_blocks(payload: str, note: str) -> list[dict[str, Any]]:
-    """Return a message without its buttons, with a note how the question ended."""
+    """Return the blocks of a message with its outcome instead of buttons."""
     return [_markdown(payload), _note(note)]
 
 
 def pressed_blocks(press: Press) -> list[dict[str, Any]]:
-    """Return the message without its buttons, with the choice and its user."""
+    """Return the message's blocks with the choice and its user instead of buttons."""
     kept = [
         block
         for block in press.blocks

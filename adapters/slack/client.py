@@ -1,9 +1,9 @@
-"""slack_sdk as Parley uses it: its AsyncWebClient without retries, on one pool, within the budgets.
+"""slack_sdk's AsyncWebClient without retries, on one connection pool, within request budgets.
 
-The SDK's own retry handlers would post again after a lost answer, and the one for rate limits
-reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). Slack allows
-one message a second per channel, and a number of calls of each method per workspace.
-Source: https://docs.slack.dev/apis/web-api/rate-limits and the methods' own pages.
+The SDK's retry handlers would post again after a lost response, and the one for rate limits reads
+only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). Slack allows one
+message per second and channel, and limits each method per workspace. Source:
+https://docs.slack.dev/apis/web-api/rate-limits and the methods' own pages.
 """
 
 import logging
@@ -26,7 +26,7 @@ from adapters.slack.errors import Limited, mapped, mapped_receiving
 from adapters.slack.platform import SlackSettings
 from agent.network import proxy_for, tls_for
 
-# The workspace-wide limit of posts is not published ("several hundred per minute").
+# The workspace-wide limit of posts is unpublished ("several hundred per minute").
 LIMITS = PaceLimits(per_s=10, chat_interval_s=1.0)
 
 POST = "chat.postMessage"
@@ -49,16 +49,16 @@ _PER_MIN = {
     STATUS: 50,
     USERS: 100,
 }
-# Pause after a 429 that names none.
+# Pause after a 429 without a delay.
 _BLOCKED_S = 30.0
 _CHUNK_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 20
-# For a free connection or a new one; beyond it the request has not left.
+# Limit for obtaining a connection; until then the request was not sent.
 _CONNECT_TIMEOUT_S = 10
 _CONNECTIONS = 100
 _DEADLINE_S = 60.0
 PAGE = 200
-"""Most messages in one answer; Slack recommends no more. Source: conversations.history."""
+"""Most messages in one response, as Slack recommends. Source: conversations.history."""
 _METADATA_EVENT = "parley_message"
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 SCOPES = (
@@ -78,12 +78,12 @@ SCOPES = (
 """Source: the manifest in docs/platforms/slack.md; a test compares them."""
 
 sdk_log = logging.getLogger("parley.slack_sdk")
-"""For slack_sdk and Bolt: below WARNING they log texts and tokens."""
+"""The logger of slack_sdk and Bolt, which log texts and tokens below WARNING."""
 sdk_log.setLevel(logging.WARNING)
 
 
 class Client:
-    """One app's Web API with its own budgets and connections, opened by the first call."""
+    """One app's Web API with its own budgets and connections; the first call opens them."""
 
     def __init__(
         self, settings: SlackSettings, limits: PaceLimits = LIMITS, clock: Clock = time.monotonic
@@ -102,7 +102,7 @@ class Client:
         )
         self.close = self.outbound.close
         self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
-        # An environment that cannot be used is found now, not by each request.
+        # Detect an unusable proxy setting now rather than in each request.
         proxy_for(self._base_url)
         self._tls = tls_for(self._base_url)
         self._token = credential(settings.bot_token, "platforms.slack.bot_token")
@@ -111,26 +111,26 @@ class Client:
 
     @property
     def web(self) -> AsyncWebClient:
-        """The SDK's client; needs a running event loop."""
+        """The SDK's client; requires a running event loop."""
         if self._web is None:
             self._web = _Web(
                 self.outbound,
                 self._token,
                 base_url=self._base_url,
                 session=self.session,
-                # Of sockets, too.
+                # Used by the socket as well.
                 ssl=self._tls,
                 logger=sdk_log,
-                # The SDK's handler would post again after a lost answer.
+                # The SDK's handlers would post again after a lost response.
                 retry_handlers=[],
             )
-            # The SDK would read the environment itself, without NO_PROXY.
+            # The SDK itself would ignore NO_PROXY.
             self._web.proxy = proxy_for(self._base_url)
         return self._web
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The connections."""
+        """The HTTP session."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
             connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls)
@@ -139,11 +139,11 @@ class Client:
 
     @asynccontextmanager
     async def turn(self, method: str, channel: str) -> AsyncIterator[None]:
-        """Wait for the budget of the call in the block.
+        """Wait for budget for the call in the block.
 
         Raises:
-            SendDelayed: It would come too late; nothing was charged.
-            AdapterError: Of the call; a SendUnknown only if it shows something new.
+            SendDelayed: The wait would be too long; nothing was charged.
+            AdapterError: The call failed; SendUnknown only if it posts something new.
         """
         pacer, chat, group = self._pacer(method, channel)
         slot = await pacer.wait(chat, group=group)
@@ -151,15 +151,15 @@ class Client:
             yield
 
     def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
-        """Return `turn` for a best-effort call, or None if the budget has no room for it now."""
+        """Return `turn` for a best-effort call, or None without budget for it now."""
         pacer, chat, group = self._pacer(method, channel)
         slot = pacer.try_preview(chat, group=group)
         return None if slot is None else _taken(pacer, chat, slot, once=method in _ONCE)
 
     def _pacer(self, method: str, channel: str) -> tuple[Pacer, str, bool]:
-        """Return a call's pacer, its key there, and whether processes share that budget."""
+        """Return a call's pacer, its key, and whether processes share this budget."""
         if method == POST:
-            # Ids of direct chats begin with a D.
+            # Ids of direct chats start with D.
             return self._posts, channel, not channel.startswith("D")
         return self._methods[method], method, True
 
@@ -172,15 +172,15 @@ class Client:
         limit_bytes: int = 0,
         **options: Any,
     ) -> bytes:
-        """Return the body of an answer to a request past the Web API.
+        """Make a request outside the Web API and return the response body.
 
         Args:
-            check: Raises the error that a bad answer means.
-            limit_bytes: Largest body; 0 reads none.
+            check: Raises the error for a bad response.
+            limit_bytes: Largest body; 0 reads nothing.
 
         Raises:
-            FetchRejected: The body is larger.
-            aiohttp.ClientError: There is no answer, or (OSError) it takes too long.
+            FetchRejected: The body is too large.
+            aiohttp.ClientError: The request failed; OSError after a timeout.
         """
 
         async def taken() -> bytes:
@@ -195,13 +195,13 @@ class Client:
     async def history(
         self, channel: str, thread: str | None, *, oldest: str, cursor: str | None, **options: Any
     ) -> dict[str, Any]:
-        """Return a page of the messages of a channel, or of one of its threads, after `oldest`.
+        """Return a page of messages of a channel or thread after `oldest`.
 
-        The cursor is `next_cursor` of the page before, or None for the first.
+        The cursor is the previous page's `next_cursor`, or None for the first.
 
         Raises:
-            SendDelayed: It cannot be read now.
-            Refused: It cannot be read.
+            SendDelayed: The history cannot be read now.
+            Refused: The history cannot be read.
         """
         place: dict[str, Any] = {"channel": channel, "oldest": oldest, "limit": PAGE}
         with mapped():
@@ -214,15 +214,15 @@ class Client:
             return cast("dict[str, Any]", page.data)
 
     def anonymous(self) -> AsyncWebClient:
-        """Return a client of the same server without token and connections."""
+        """Return a client of the same server without token or connections."""
         return AsyncWebClient(base_url=self._base_url, logger=sdk_log, retry_handlers=[])
 
     def authorization(self, url: str) -> dict[str, str] | None:
-        """Return the header with the token; None for a server that must not see it."""
+        """Return the authorization header; None for a server that must not see the token."""
         return {"Authorization": f"Bearer {self._token}"} if self.is_slack(url) else None
 
     def is_slack(self, url: str) -> bool:
-        """Whether an address is Slack's, or that of the server in `base_url`."""
+        """Whether a URL belongs to Slack or the server of `base_url`."""
         parts, base = urlsplit(url), urlsplit(self._base_url)
         if (parts.scheme, parts.netloc) == (base.scheme, base.netloc):
             return True
@@ -230,24 +230,24 @@ class Client:
         return parts.scheme == "https" and any(host.endswith(f".{each}") for each in _SLACK_DOMAINS)
 
     def _swap(self) -> list[Shut]:
-        """Let the next call open new connections; return what closes those used so far."""
+        """Let later calls open new connections; return functions that close the old ones."""
         session, self._session, self._web = self._session, None, None
         return [session.close] if session is not None else []
 
 
 def api_root(url: str) -> str:
-    """Return the address of the methods, with the `/api/` that the SDK expects at the end."""
+    """Return the URL of the methods, ending in `/api/` as the SDK expects."""
     root = url.rstrip("/")
     return f"{root}/" if root.endswith("/api") else f"{root}/api/"
 
 
 def metadata_of(nonce: str) -> dict[str, Any]:
-    """Return the mark by which a posted message is found again."""
+    """Return the metadata that identifies a posted message."""
     return {"event_type": _METADATA_EVENT, "event_payload": {"id": nonce}}
 
 
 def nonce_of(message: dict[str, Any]) -> str | None:
-    """Return the nonce of a message in a channel's history, or None if it has none of Parley's."""
+    """Return Parley's nonce of a message from the history, or None."""
     metadata = message.get("metadata") or {}
     if metadata.get("event_type") != _METADATA_EVENT:
         return None
@@ -256,15 +256,15 @@ def nonce_of(message: dict[str, Any]) -> str | None:
 
 
 def signing_secret(settings: SlackSettings) -> str:
-    """Return the secret that signs Slack's calls, "" if none is set."""
+    """Return the signing secret of Slack's calls, or ""."""
     secret = settings.signing_secret
     return secret.get_secret_value().strip() if secret else ""
 
 
 async def check(settings: SlackSettings) -> AccountReport:
-    """Report the app's name, and the scopes that it lacks.
+    """Report the app's name and its missing scopes.
 
-    The App-Level Token is checked by asking for the address of a socket, which is not opened.
+    Checks the App-Level Token by requesting a socket's URL, without opening it.
     """
     client = Client(settings)
     try:
@@ -284,7 +284,7 @@ async def check(settings: SlackSettings) -> AccountReport:
 
 
 def _lacks(headers: Any) -> tuple[str, ...]:
-    """Return the missing scopes as one text; nothing if Slack does not name the granted ones."""
+    """Return a text about missing scopes; empty if Slack does not name the granted ones."""
     named = {str(name).lower(): str(value) for name, value in headers.items()}
     granted = {each.strip() for each in named.get("x-oauth-scopes", "").split(",")} - {""}
     missing = [scope for scope in SCOPES if scope not in granted]
@@ -297,7 +297,7 @@ def _lacks(headers: Any) -> tuple[str, ...]:
 
 @contextmanager
 def _taken(pacer: Pacer, chat: str, slot: Slot, *, once: bool) -> Iterator[None]:
-    """Charge the call, and block the chat for as long as Slack asks for."""
+    """Charge the call, and block the chat for a pause requested by Slack."""
     try:
         with slot, mapped(once=once):
             yield
@@ -312,14 +312,14 @@ def _tier(per_min: int, share: Share) -> PaceLimits:
         chat_interval_s=0.0,
         chat_burst=per_min,
         group_per_min=per_min,
-        # Best-effort calls (`chance`) leave a quarter to those that must be made (`turn`).
+        # Best-effort calls (`chance`) leave a quarter to required calls (`turn`).
         group_preview_interval_s=0.0,
         share=share,
     )
 
 
 class _Web(AsyncWebClient):
-    """The SDK's client; every call of a method is carried out to its end."""
+    """The SDK's client; a cancelled caller does not abort a call."""
 
     def __init__(self, outbound: Outbound, token: str, **options: Any) -> None:
         super().__init__(token, **options)

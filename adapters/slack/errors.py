@@ -1,4 +1,4 @@
-"""Maps what slack_sdk raises to the adapters' tree; the only place that reads Slack's codes."""
+"""Maps slack_sdk's exceptions to the adapters' errors; the only place that reads Slack's codes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from adapters.errors import (
 )
 from agent.network import in_words
 
-# Raised by aiohttp before the first byte of the request has left.
+# Raised by aiohttp before the first byte of the request was sent.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 _LIMITED = frozenset({"ratelimited", "rate_limited"})
 # "It's possible some aspect of the operation succeeded before the error was raised."
@@ -41,7 +41,7 @@ CREDENTIALS = frozenset({
     "not_allowed_token_type",
     "missing_args",
 })
-"""Codes of a wrong or revoked token. It can be fixed, so nothing is buried for them."""
+"""Codes of a wrong or revoked token, which can be fixed: do not bury messages for them."""
 _FIXABLE = CREDENTIALS | frozenset({
     "missing_scope",
     "no_permission",
@@ -55,7 +55,7 @@ _FIXABLE = CREDENTIALS | frozenset({
 
 
 class Limited(SendDelayed):
-    """Slack asked for a pause; delays by Parley's own budgets are plain SendDelayed."""
+    """Slack requested a pause; delays by Parley's budgets are plain SendDelayed."""
 
 
 class Coded(AdapterError):
@@ -67,24 +67,25 @@ class Coded(AdapterError):
 
 
 class Fixable(Coded, SendDelayed):
-    """For a reason that an operator can fix: nothing is buried."""
+    """A refusal that an operator can fix: messages are not buried."""
 
 
 class Refused(Coded, SendRejected):
-    """For good."""
+    """A permanent refusal."""
 
 
 def code_of(exc: AdapterError) -> str:
-    """Return Slack's code of a refusal, "" for another error."""
+    """Return Slack's error code, "" for other errors."""
     return exc.code if isinstance(exc, Coded) else ""
 
 
 @contextmanager
 def mapped(*, once: bool = False) -> Iterator[None]:
-    """Turn what the SDK raises into the adapters' errors, without its texts: they quote answers.
+    """Map SDK exceptions to adapter errors, without their texts, which quote responses.
 
     Args:
-        once: The call must not be repeated: SendUnknown if it may have been carried out.
+        once: Whether the call must not be repeated; raises SendUnknown if it may have been
+            executed.
     """
     doubt = SendUnknown if once else SendDelayed
     try:
@@ -92,7 +93,7 @@ def mapped(*, once: bool = False) -> Iterator[None]:
     except SlackApiError as exc:
         raise _of_answer(exc, doubt) from None
     except aiohttp.RedirectClientError as exc:
-        # Some of these are InvalidURL too, but an answer has redirected: the request has left.
+        # Some of these are also InvalidURL, but after a redirect, so the request was sent.
         raise doubt(f"Slack: {in_words(exc)}") from exc
     except _NOT_SENT as exc:
         raise SendDelayed(f"Slack: {in_words(exc)}") from exc
@@ -104,9 +105,9 @@ def mapped(*, once: bool = False) -> Iterator[None]:
 
 @contextmanager
 def mapped_receiving(setting: str) -> Iterator[None]:
-    """Turn what a call raises while receiving into AdapterDisconnected or AdapterRefused.
+    """Map a call's exceptions while receiving to AdapterDisconnected or AdapterRefused.
 
-    A refusal names the setting of the credential that is used.
+    A refusal names the setting of the used credential.
     """
     try:
         with mapped():
@@ -119,7 +120,7 @@ def mapped_receiving(setting: str) -> Iterator[None]:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the pause that an answer asks for, or None."""
+    """Return the pause requested by a response, or None."""
     named = {name.lower(): value for name, value in headers.items()}
     try:
         return max(float(named["retry-after"]), 0.0)
@@ -128,7 +129,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _of_answer(exc: SlackApiError, doubt: type[SendUnknown] | type[SendDelayed]) -> AdapterError:
-    # The response is aiohttp's own if it was not JSON.
+    # The response is aiohttp's if it was not JSON.
     response = exc.response
     status: int = getattr(response, "status_code", 0) or getattr(response, "status", 0)
     data = getattr(response, "data", None)

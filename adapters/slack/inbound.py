@@ -1,8 +1,8 @@
-"""Message JSON of events and histories → `InboundMessage`, `Poison` or None; the names of users.
+"""Message JSON of events and histories → `InboundMessage`, `Poison` or None; looks up user names.
 
-Slack's markup is `<…>`; `&`, `<` and `>` of the text itself come as entities. Events contain only
-the ids of users: their names are asked for, best effort.
-Source: https://docs.slack.dev/messaging/formatting-message-text
+Slack's markup is `<…>`; literal `&`, `<` and `>` come as entities. Events contain only user ids;
+their names are looked up, best effort. Source:
+https://docs.slack.dev/messaging/formatting-message-text
 """
 
 import asyncio
@@ -41,31 +41,31 @@ from adapters.slack.platform import SlackSettings
 
 log = structlog.get_logger()
 
-# Messages of users. Every other subtype is a notice of Slack's own ("has joined the channel").
-# Source: https://docs.slack.dev/reference/events/message
+# User messages. Every other subtype is a notice by Slack ("has joined the channel"). Source:
+# https://docs.slack.dev/reference/events/message
 _SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
-# Files that are listed but gone. Source: https://docs.slack.dev/reference/objects/file-object
+# Modes of listed but deleted files. Source: https://docs.slack.dev/reference/objects/file-object
 _GONE_FILES = frozenset({"tombstone", "hidden_by_limit"})
-# The app's verification token, and the address at which anybody can answer a command.
+# The app's verification token, and the URL through which anyone can answer a command.
 _SECRETS = frozenset({"token", "response_url"})
 SLIP = 0.75
-"""How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
+"""Least similarity (0 to 1) of a typo to its command: "stauts" 0.83, but "now" and "new" 0.67."""
 _MARKUP = re.compile(r"<([^<>\s][^<>]*)>")
 WAIT_S = 0.5
-"""How long a batch of updates waits for names; Slack wants its acknowledgement within 3 s."""
+"""Seconds that a batch waits for names; Slack expects its acknowledgement within 3 s."""
 _QUIET_S = 30.0
-"""How long no name is asked for after Slack was late, so that only few updates wait."""
+"""Pause of name lookups after a slow one, so that few updates wait."""
 _AT_ONCE = 20
 _REMEMBERED = 4096
 _FORGET_FAILURES_S = 600.0
 
 NameOf = Callable[[str], str | None]
-"""Returns the name of a user, or None if it is unknown."""
+"""Returns a user's name, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class BotIdentity:
-    """The bot by auth.test: the ids of its user, of itself and of its workspace, and its name."""
+    """The bot as returned by auth.test: the ids of user, bot and workspace, and its name."""
 
     user: str
     bot: str
@@ -75,7 +75,7 @@ class BotIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The app that reads an event; its commands are without a slash."""
+    """The reading app; its commands have no slash."""
 
     settings: SlackSettings
     identity: BotIdentity
@@ -90,9 +90,9 @@ class Reading:
 def read_message(
     event: Any, reading: Reading, envelope: Any = None
 ) -> InboundMessage | Poison | None:
-    """Read a `message` or `app_mention` event: None if it contains no new text of a user.
+    """Read a `message` or `app_mention` event; return None without new text by a user.
 
-    The envelope, if there is one, is stored as the raw update in place of the event.
+    The envelope, if any, is stored as the raw update instead of the event.
     """
     raw = raw_of(event if envelope is None else envelope)
     try:
@@ -105,19 +105,19 @@ def read_message(
 
 
 def raw_of(update: Any) -> str:
-    """Return an update as JSON text, without its secrets."""
+    """Return an update as JSON without secrets."""
     if isinstance(update, dict):
         update = {key: value for key, value in update.items() if key not in _SECRETS}
     return raw_json(update)
 
 
 def is_direct(channel: str, channel_type: str = "") -> bool:
-    """Whether a channel is a direct chat with one user."""
+    """Whether a channel is a direct chat."""
     return channel_type in {"im", "app_home"} or (not channel_type and channel.startswith("D"))
 
 
 def people_in(event: Any) -> list[str]:
-    """Return the ids of an event's sender and of the users that it names."""
+    """Return the ids of an event's sender and mentioned users."""
     if not isinstance(event, dict):
         return []
     changed = event.get("message")
@@ -128,13 +128,13 @@ def people_in(event: Any) -> list[str]:
 
 
 def as_command(text: str, commands: frozenset[str]) -> str:
-    """Return "!status", or a slip of it, as "/status": in threads Slack has no slash commands."""
+    """Read "!status" or a typo of it as "/status", since Slack threads have no slash commands."""
     found = re.match(r"!(\w+)(?=\s|$)", text)
     return f"/{text[1:]}" if found and is_meant(found[1], commands) else text
 
 
 def is_meant(word: str, commands: frozenset[str]) -> bool:
-    """Whether a word is a command, or may be a slip of one."""
+    """Whether a word is a command or a typo of one."""
     return bool(difflib.get_close_matches(word.lower(), commands, n=1, cutoff=SLIP))
 
 
@@ -150,7 +150,7 @@ class _SharedFile(WirePart):
 
 
 class _Shared(WirePart):
-    """An "attachment" in Slack's sense: a shared message, a link preview, a card of a bot."""
+    """A Slack "attachment": a shared message, a link preview, a bot's card."""
 
     text: Text = ""
     fallback: Text = ""
@@ -195,9 +195,9 @@ class _Event(_Message):
 
 
 def _is_persons(message: _Message, reading: Reading) -> bool:
-    """Whether a person said it, or a bot that is listened to."""
+    """Whether a person or an allowed bot wrote the message."""
     own = reading.identity
-    # Slack sends the bot's own messages back to it.
+    # Slack echoes the bot's own messages.
     if message.user == own.user or (message.bot_id and message.bot_id == own.bot):
         return False
     if message.subtype not in _SPOKEN or not message.ts:
@@ -209,7 +209,7 @@ def _is_persons(message: _Message, reading: Reading) -> bool:
 
 
 def _edited(event: _Event, raw: str, reading: Reading) -> InboundMessage | None:
-    """Read an edit; a link's preview changes neither the text nor the time of the edit."""
+    """Read an edit; a link preview changes neither the text nor the edit time."""
     changed, before = event.message, event.previous_message
     if changed is None or changed.edited is None or not _is_persons(changed, reading):
         return None
@@ -264,10 +264,10 @@ def _inbound(
 def _place(
     message: _Message, event: _Event, reading: Reading
 ) -> tuple[Address, ChatKind, Addressing]:
-    """Return the address of the conversation; a mention opens a thread on itself."""
+    """Return the conversation's address; a mention opens a thread below itself."""
     thread = message.thread_ts if message.thread_ts not in {"", message.ts} else None
     here = reading.address(event.channel, thread)
-    # Threads in a direct chat are conversations of their own, without a mention.
+    # Threads in a direct chat are separate conversations and need no mention.
     if is_direct(event.channel, event.channel_type):
         return here, "dm", "direct"
     if event.type == "app_mention" or mentions(message.text, reading.identity.user):
@@ -277,7 +277,7 @@ def _place(
 
 
 def _text(message: _Message, reading: Reading) -> str:
-    """Return the text behind its quotes; a command without them."""
+    """Return the text after its quotes; for a command without quotes."""
     own = reading.identity
     rest = without_address(message.text, own.user).replace(f"<@{own.user}>", f"@{own.name}")
     words = as_command(_readable(rest, reading.name_of).strip(), reading.commands)
@@ -293,33 +293,33 @@ def _text(message: _Message, reading: Reading) -> str:
 
 
 def _is_quoted(shared: _Shared) -> bool:
-    """Whether it has text; the preview of a link is not quoted."""
+    """Whether to quote a shared message: it has text and is not a link preview."""
     is_preview = bool(shared.from_url) and not (shared.is_share or shared.is_msg_unfurl)
     return not is_preview and bool((shared.text or shared.fallback).strip())
 
 
 def _authors(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> list[str | None]:
-    """Return the authors of the quotes and files in a message; None for an unknown one."""
+    """Return the authors of a message's quotes and files; None for an unknown one."""
     quoted = [] if text.startswith("/") else filter(_is_quoted, message.attachments)
     of_words = [author for each in quoted for author in _author(each, message)]
     return [*of_words, *(author for file in attachments for author in file.authors)]
 
 
 def _author(shared: _Shared, message: _Message) -> list[str | None]:
-    """Return the author of what is shared (None if unknown); none for a bot's own card."""
+    """Return the author of shared content (None if unknown); empty for a bot's own card."""
     is_own = bool(message.bot_id) and not (shared.is_share or shared.is_msg_unfurl)
     return [] if is_own else [shared.author_id or None]
 
 
 def _files(message: _Message) -> list[tuple[list[str | None], _SharedFile]]:
-    """Return the files of a message and of what it shares, with their authors."""
+    """Return the files of a message and its shared messages, with authors."""
     own: list[tuple[list[str | None], _SharedFile]] = [([], file) for file in message.files]
     shared = [(_author(each, message), file) for each in message.attachments for file in each.files]
     return [*own, *shared]
 
 
 def _readable(text: str, name_of: NameOf = lambda _: None) -> str:
-    """Return the text with the words that users see for mentions, channels, links, entities."""
+    """Replace mentions, channels, links and entities by their displayed text."""
     return unescaped(_MARKUP.sub(lambda match: _shown(match[1], name_of), text))
 
 
@@ -329,25 +329,25 @@ def mentioned(text: str) -> list[str]:
 
 
 def mentions(text: str, user: str) -> bool:
-    """Whether the text mentions this user."""
+    """Whether a text mentions a user."""
     return re.search(rf"<@{re.escape(user)}(\|[^<>]*)?>", text) is not None
 
 
 def without_address(text: str, user: str) -> str:
-    """Return the text without mentions of this user in front, unless nothing else is left."""
+    """Remove leading mentions of a user, unless nothing else is left."""
     rest = re.sub(rf"^(\s*<@{re.escape(user)}(\|[^<>]*)?>[\s,:]*)+", "", text)
     return rest or text
 
 
 def unescaped(text: str) -> str:
-    """Return the text with Slack's three entities decoded."""
-    # The ampersand last: "&amp;lt;" is a written "&lt;", not a bracket.
+    """Decode Slack's three entities."""
+    # The ampersand last: "&amp;lt;" is a literal "&lt;", not a bracket.
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def escaped(text: str) -> str:
-    """Return the text without markup for Slack."""
-    # The ampersand first, or those of the entities would be escaped once more.
+    """Escape a text for Slack."""
+    # The ampersand first, so that entities are not escaped twice.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -366,7 +366,7 @@ def _shown(markup: str, name_of: NameOf) -> str:
 
 
 class Names:
-    """The names of the users in one workspace."""
+    """The user names of one workspace."""
 
     def __init__(self, client: Client, clock: Clock = time.monotonic) -> None:
         self._client = client
@@ -376,11 +376,11 @@ class Names:
         self._failed: Recent[str, float] = Recent(_REMEMBERED)
 
     def get(self, user: str) -> str | None:
-        """Return a user's name, or None if it is unknown."""
+        """Return a user's known name, or None."""
         return self._names.get(user)
 
     async def learn(self, users: Iterable[str]) -> None:
-        """Ask for names that are unknown, as many as the budget and `WAIT_S` allow."""
+        """Look up unknown names, as far as budget and `WAIT_S` allow."""
         unknown = [user for user in dict.fromkeys(users) if self._is_unknown(user)][:_AT_ONCE]
         if not unknown or self._clock() < self._quiet_until:
             return
@@ -406,7 +406,7 @@ class Names:
                 answer = await self._client.web.users_info(user=user)
         except AdapterError as exc:
             log.debug("slack_name_unknown", reason=str(exc))
-            # Only a refusal is remembered: after an outage the next message asks again.
+            # Remember only refusals: after an outage the next message asks again.
             if isinstance(exc, Coded):
                 self._failed[user] = self._clock()
         else:

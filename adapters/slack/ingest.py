@@ -1,8 +1,8 @@
-"""Hands updates of the socket, of the webhook and of channels' histories to the intake.
+"""Passes updates from the socket, the webhook and channel histories to the intake.
 
-Slack delivers an event again for some minutes only. So after a restart or a lost connection each
-channel, and each thread with a conversation, is read from its cursor on, in Slack's history. Until
-that is stored the cursor is held: live messages must not move it past the gap.
+Slack redelivers an event only for some minutes, so after a restart or a lost connection the history
+of each channel and each thread with a conversation is read from its cursor. Until then the cursor
+is held: live messages must not move it past the gap.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from adapters.slack.platform import SlackSettings
 log = structlog.get_logger()
 
 MENTION_DELAY_S = 0.5
-"""How long a mention without files waits for its `message` event."""
+"""Seconds that a mention without files waits for its `message` event."""
 UpdateKind = Literal["events_api", "interactive", "slash_commands"]
 _REMEMBERED = 4096
 _MESSAGES = ("message", "app_mention")
 MOST_EMPTY_PAGES = 10
-"""After so many pages without messages a history is left until the next connection."""
+"""Number of empty pages after which a history waits for the next connection."""
 THREADS_FOR_S = 7 * 24 * 3600.0
-"""Threads that were silent for longer are not read."""
+"""Age of the last message, in seconds, above which a thread is not read."""
 _BATCH = 100
 _TRIES = 5
 _LIMITED_S = 30.0
@@ -43,7 +43,7 @@ _LONGEST_WAIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class IncomingPayload:
-    """The payload of one envelope of the socket, or of one call of the webhook."""
+    """The payload of a socket envelope or a webhook call."""
 
     kind: UpdateKind
     payload: Any
@@ -51,7 +51,7 @@ class IncomingPayload:
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """The title of a thread in the assistant's container: the text of its first message."""
+    """The title of an assistant thread: the text of its first message."""
 
     channel: str
     thread: str
@@ -59,13 +59,13 @@ class Title:
 
 
 class Ingest:
-    """Hands the raw updates of one account to its intake.
+    """Passes an account's raw updates to its intake.
 
     Attributes:
-        followups: Changes to make at Slack after a commit.
-        held: Sources whose cursors may not move until their gaps are stored.
-        revoked: Set once the workspace has removed the app.
-        identity: None until Slack has told it; nothing can be read before.
+        followups: Requests to make to Slack after a commit.
+        held: Sources with cursors held until their gaps are stored.
+        revoked: Set when the workspace removes the app.
+        identity: The bot's identity; None until Slack returned it, and required to read updates.
     """
 
     def __init__(
@@ -88,20 +88,20 @@ class Ingest:
         self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
 
     async def know_bot(self, client: Client) -> BotIdentity | None:
-        """Return the identity; ask for it if another process has the socket.
+        """Return the identity; request it if another process has the socket.
 
-        In HTTP mode the receiver asks, after it has held the cursors.
+        In HTTP mode the receiver requests it after holding the cursors.
         """
         if self._settings.mode == "socket" and self.identity is None:
             self.identity = await identified(client)
         return self.identity
 
     async def store(self, updates: Sequence[IncomingPayload]) -> None:
-        """Commit a batch of updates, its messages by their timestamps: a burst comes in any order.
+        """Commit a batch of updates, messages sorted by timestamp, since bursts arrive unordered.
 
-        They are durable when this returns.
+        The updates are durable on return.
         """
-        # Before the commit: the stored text contains the names.
+        # Before the commit, since the stored text contains the names.
         await self._learn_names(map(_event_of, updates))
         read = [self._read(update) for update in updates]
         messages = [each.message if isinstance(each, Press) else each for each in read]
@@ -118,7 +118,7 @@ class Ingest:
                 self.followups.put_nowait(Title(address.chat, address.thread or "", message.text))
 
     async def store_missed(self, events: Sequence[Any], source: str) -> list[InboundMessage]:
-        """Commit messages read from a channel's history, in the order of their timestamps."""
+        """Commit messages from a history in timestamp order."""
         await self._learn_names(events)
         read = [read_message(event, self._known(), event) for event in events]
         return [message for message, _ in await self._commit(read, self.held - {source})]
@@ -186,13 +186,13 @@ class Ingest:
         bad = [each for each in read if isinstance(each, Poison)]
         if not (said or bad):
             return []
-        # A live message must not move a cursor past the gap that is still being read.
+        # A live message must not move a cursor past an unread gap.
         cursors = [each for each in await self._cursors(said) if each.source not in held]
         admissions = await self._intake.accept([*said, *bad], cursors=cursors)
         return list(zip(said, admissions, strict=True))
 
     async def _cursors(self, said: Sequence[InboundMessage]) -> list[Cursor]:
-        """Return the new positions of the channels, and of the threads with a conversation."""
+        """Return the new cursors of channels and of threads with a conversation."""
         read: dict[str, int] = {}
         for message in said:
             position = position_of(message.message_ref)
@@ -203,7 +203,7 @@ class Ingest:
         return [Cursor(source, position) for source, position in read.items()]
 
     async def _sources(self, message: InboundMessage) -> list[str]:
-        """Return the sources that a message moves; a thread is one if the bot takes part in it."""
+        """Return the sources whose cursors a message moves; includes threads with the bot."""
         address = message.address
         channel = f"slack:{self.account}:{address.chat}"
         thread = f"{channel}:{address.thread}"
@@ -223,7 +223,7 @@ class Ingest:
 
 
 async def identified(client: Client) -> BotIdentity:
-    """Return the bot's identity; raises what `mapped` does."""
+    """Request the bot's identity; raises like `mapped`."""
     with mapped():
         me = await client.web.auth_test()
     words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
@@ -231,9 +231,9 @@ async def identified(client: Client) -> BotIdentity:
 
 
 def is_bare_mention(update: IncomingPayload) -> bool:
-    """Whether it is a mention without files; only its `message` event contains them for sure.
+    """Whether an update is a mention without files, which only its `message` event surely has.
 
-    Both come within moments, in any order, and the first one counts.
+    Both arrive within moments in any order, and the first one counts.
     """
     event = _event_of(update)
     return event is not None and event.get("type") == "app_mention" and "files" not in event
@@ -246,7 +246,7 @@ def _event_of(update: IncomingPayload) -> dict[str, Any] | None:
 
 
 def _in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
-    """Sort messages by timestamp; those without one (commands, buttons) keep their places."""
+    """Sort messages by timestamp; those without one (commands, buttons) stay in place."""
 
     def at(message: InboundMessage) -> int:
         return position_of(message.message_ref) or 0
@@ -256,7 +256,7 @@ def _in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
 
 
 def position_of(ts: str | None) -> int | None:
-    """Return a timestamp in microseconds, None if it is malformed."""
+    """Convert a timestamp to microseconds; None if malformed."""
     seconds, _, fraction = (ts or "").partition(".")
     if not (seconds.isdecimal() and fraction.isdecimal() and len(fraction) == 6):
         return None
@@ -264,12 +264,12 @@ def position_of(ts: str | None) -> int | None:
 
 
 def ts_of(position: int) -> str:
-    """Return microseconds as Slack writes a timestamp."""
+    """Convert microseconds to a Slack timestamp."""
     return f"{position // 1_000_000}.{position % 1_000_000:06d}"
 
 
 def newer_than(events: Iterable[Any], position: int) -> list[dict[str, Any]]:
-    """Return the messages after a position, oldest first; with replies comes their old parent."""
+    """Return the messages after a position, oldest first, without a parent of replies."""
     messages = (each for each in events if isinstance(each, dict) and each.get("type") in _MESSAGES)
     timed = [(position_of(str(each.get("ts"))) or 0, each) for each in messages]
     return [event for at, event in sorted(timed, key=lambda pair: pair[0]) if at > position]
@@ -277,7 +277,7 @@ def newer_than(events: Iterable[Any], position: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A source, to be read from a position on."""
+    """A source to read from a position."""
 
     source: str
     channel: str
@@ -286,7 +286,7 @@ class _Gap:
 
 
 class Backfill:
-    """Closes the gaps of one account."""
+    """Fills the gaps of one account."""
 
     def __init__(self, ingest: Ingest, intake: Intake) -> None:
         self._ingest = ingest
@@ -294,7 +294,7 @@ class Backfill:
         self._gaps: deque[_Gap] = deque()
 
     async def hold(self) -> None:
-        """Hold the cursors of all sources; must come before the first live update is stored."""
+        """Hold the cursors of all sources; call before storing the first live update."""
         prefix = f"slack:{self._ingest.account}:"
         positions = await self._intake.positions(prefix)
         gaps = []
@@ -306,17 +306,17 @@ class Backfill:
         self._ingest.held = {each.source for each in self._gaps}
 
     async def run(self, client: Client) -> None:
-        """Store the gaps, one after the other."""
+        """Fill the gaps one by one."""
         stored = 0
         while self._gaps:
             gap = self._gaps.popleft()
             try:
                 stored += await self._close(client, gap)
             except Coded as exc:
-                # It can never be read: let live messages move the cursor again.
+                # The gap can never be read: let live messages move the cursor again.
                 log.info("slack_backfill_refused", channel=gap.channel, reason=str(exc))
             except SendDelayed as exc:
-                # The cursor stays held, so that the next connection begins there again.
+                # The cursor stays held, so the next connection starts there again.
                 log.warning("slack_backfill_failed", channel=gap.channel, reason=str(exc))
                 continue
             self._ingest.held.discard(gap.source)
@@ -324,7 +324,7 @@ class Backfill:
             log.info("slack_backfilled", account=self._ingest.account, messages=stored)
 
     async def _close(self, client: Client, gap: _Gap) -> int:
-        """Store a gap, oldest first: the cursor must not pass messages that are still missing."""
+        """Fill a gap, oldest first: the cursor must not pass missing messages."""
         events = await self._read(client, gap)
         for event in events:
             event["channel"] = gap.channel
@@ -336,7 +336,7 @@ class Backfill:
         return len(events)
 
     async def _read(self, client: Client, gap: _Gap) -> list[dict[str, Any]]:
-        """Return all messages behind the gap, oldest first; Slack pages from the newest on."""
+        """Return all messages of a gap, oldest first; Slack pages from the newest."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         empty = 0
@@ -348,11 +348,11 @@ class Backfill:
             cursor = (page.get("response_metadata") or {}).get("next_cursor")
             if not page.get("has_more") or not cursor:
                 return newer_than(found, gap.position)
-        # A failure: the cursor must stay.
+        # Fail, so that the cursor stays.
         raise SendDelayed("pages without messages")
 
     async def _page(self, client: Client, gap: _Gap, cursor: str | None) -> dict[str, Any]:
-        """Return one page, after the pauses that Slack asks for."""
+        """Return one page, after any pause requested by Slack."""
         read = partial(client.history, gap.channel, gap.thread, oldest=ts_of(gap.position))
         for _ in range(_TRIES - 1):
             try:
@@ -364,9 +364,9 @@ class Backfill:
 
 
 def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:
-    """Return channels, then threads with messages of the last week, newest first.
+    """Return channels, then recently active threads, newest first.
 
-    Of both, sources that the last connection has not read come first.
+    Within both, sources unread by the last connection come first.
     """
     since = (time.time() - THREADS_FOR_S) * 1_000_000
     newest = sorted(gaps, key=lambda each: (each.source not in unread, -each.position))
@@ -377,7 +377,7 @@ def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:
 def _threads_of(
     gap: _Gap, events: Sequence[dict[str, Any]], said: Sequence[InboundMessage]
 ) -> list[_Gap]:
-    """Return the threads that began in the gap with a message to the bot, and have replies."""
+    """Return the threads with replies that a message to the bot started within the gap."""
     direct = {each.message_ref: each for each in said if each.addressed == "direct"}
     roots = [each["ts"] for each in events if each.get("reply_count") and each["ts"] in direct]
     return [

@@ -1,4 +1,4 @@
-"""Slack in the register of platforms: its settings, its ids, its hint for the model."""
+"""Slack in the registry of platforms: its settings, ids, and hint for the model."""
 
 from typing import Annotated, ClassVar, Literal
 

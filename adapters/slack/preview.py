@@ -1,9 +1,9 @@
-"""What people see while an answer is made: the growing message, a status line, reactions.
+"""Shows progress before an answer: the growing message, a status line, reactions.
 
-An answer grows as Slack's own text stream in threads, else by edits. A stream only grows, and Slack
-closes it about five minutes after its start. When the text must change, or the stream gets old, the
-same message goes on as edits; its end is one edit that can be repeated. A half-written line may
-still become a table, a list or bold text: it is held back from the stream until it is sure.
+In threads an answer grows as Slack's text stream, elsewhere by edits. A stream only grows, and
+Slack closes it after about five minutes. When the text must change or the stream gets old, the same
+message continues with edits; the final edit can be repeated. A half-written line may still become a
+table, a list or bold text, so it is held back until its meaning is certain.
 """
 
 import re
@@ -41,22 +41,24 @@ from adapters.slack.render import preview_text
 log = structlog.get_logger()
 
 STREAM_FOR_S = 240.0
-"""Age at which a stream goes on as edits. Source: slackapi/python-slack-sdk issue 1859."""
+"""Age, in seconds, at which a stream continues as edits. Source: slackapi/python-slack-sdk issue
+1859."""
 EDIT_EVERY_S = 2.0
-"""Least time between two edits of one preview: 50 a minute are for the whole workspace."""
+"""Least seconds between two edits of a preview: the whole workspace may make 50 per minute."""
 STREAMED = "stream:"
-"""Begins the ref of a preview that is, or was, Slack's own text stream."""
+"""Prefix of the ref of a preview that is or was a text stream."""
 STATUS_FOR_S = 100.0
-"""Slack removes a status after two minutes. Source: its page of assistant.threads.setStatus."""
+"""Refresh interval of a status, which Slack removes after two minutes. Source:
+assistant.threads.setStatus."""
 _WORKING = "is thinking..."
 _REACTIONS: dict[Reaction, str] = {
     "received": "eyes",
     "answered": "white_check_mark",
     "failed": "warning",
 }
-# The reaction is already as requested.
+# The reaction is already in the requested state.
 _DONE = frozenset({"already_reacted", "no_reaction"})
-# Slack will never do it for this app.
+# Slack will never allow this to the app.
 _NEVER = frozenset({"missing_scope", "unknown_method"})
 _REMEMBERED = 1024
 _CLOSED = frozenset({"message_not_in_streaming_state", "stopped_by_user"})
@@ -75,17 +77,17 @@ _OPEN, _CLOSE = "[(<", "])>"
 
 
 class PreviewGone(SendRejected):
-    """The preview cannot become the answer: the answer must be a new message."""
+    """The preview cannot become the answer: post a new message."""
 
 
 @dataclass(slots=True)
 class _Live:
-    """A preview that is being shown.
+    """A shown preview.
 
     Attributes:
-        began: When it began, in monotonic seconds, as is `changed`.
-        is_open: It is a stream that Slack has not closed.
-        in_doubt: An appended piece may be there or not.
+        began: Start in monotonic seconds, like `changed`.
+        is_open: Whether it is an open stream.
+        in_doubt: Whether an appended piece may be missing.
     """
 
     address: Address
@@ -109,7 +111,7 @@ class SlackPreviews(Previews):
         self._unstreamed: Recent[Address, None] = Recent(_REMEMBERED)
 
     def is_live(self, address: Address) -> bool:
-        """Whether a growing answer is shown there."""
+        """Whether an address shows a growing answer."""
         return any(live.address == address for live in self._live.values())
 
     @override
@@ -123,7 +125,7 @@ class SlackPreviews(Previews):
         grows: bool,
     ) -> str | None:
         address = question.address
-        # Without it there is no stream, but a preview all the same.
+        # Without it the preview works, but not as a stream.
         with suppress(AdapterError):
             await self._ingest.know_bot(self._client)
         try:
@@ -135,7 +137,7 @@ class SlackPreviews(Previews):
         return ref
 
     async def finish(self, message: Outgoing, content: dict[str, Any]) -> str:
-        """Make the preview the answer, which can be repeated; return its timestamp."""
+        """Turn the preview into the answer; return its timestamp. Repeatable."""
         ref = message.preview_ref or ""
         live, ts = self._live.pop(ref, None), ts_of_preview(ref) or ""
         try:
@@ -150,7 +152,7 @@ class SlackPreviews(Previews):
         return ts
 
     async def delete(self, channel: str, ts: str | None) -> None:
-        """Delete a message that another one replaces; best effort."""
+        """Delete a replaced message; best effort."""
         try:
             with mapped():
                 await self._client.web.chat_delete(channel=channel, ts=ts or "")
@@ -162,7 +164,7 @@ class SlackPreviews(Previews):
     ) -> str | None:
         address = question.address
         team = self._ingest.identity.team if self._ingest.identity else ""
-        # A stream needs a thread, and a user to be shown to.
+        # A stream needs a thread and a user to address.
         can_stream = team and address.thread is not None and question.sender is not None
         if grows and can_stream and address not in self._unstreamed:
             beginning = await rendered(_settled, text)
@@ -177,7 +179,7 @@ class SlackPreviews(Previews):
     async def _start(
         self, question: MessageRef, beginning: str, team: str, intent: PreviewIntent
     ) -> str | None:
-        """Begin a stream; None if Slack has none now, or none for this place or user."""
+        """Start a stream; return None if Slack has none now or for this place or user."""
         address = question.address
         if (chance := self._client.chance(START, address.chat)) is None:
             return None
@@ -193,7 +195,7 @@ class SlackPreviews(Previews):
                     )
         except Coded as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=str(exc))
-            # Not tried again there: each attempt costs a request.
+            # Do not retry there: each attempt costs a request.
             self._unstreamed[address] = None
             return None
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
@@ -221,7 +223,7 @@ class SlackPreviews(Previews):
         return ref
 
     def _known(self, address: Address, ref: str) -> _Live:
-        """Return a preview; one of an earlier process is treated as a stream that is too old."""
+        """Return a preview; one of an earlier process counts as an expired stream."""
         if (live := self._live.get(ref)) is None:
             is_open, ts = ref.startswith(STREAMED), ts_of_preview(ref) or ""
             live = _Live(address, ts, self._clock() - STREAM_FOR_S, is_open, "", float("-inf"))
@@ -237,7 +239,7 @@ class SlackPreviews(Previews):
             await self._edit(live, await rendered(preview_text, text))
 
     async def _stream(self, live: _Live, shown: str) -> None:
-        """Append the new text; end the stream if it cannot go on."""
+        """Append new text; end the stream if it cannot continue."""
         is_over = live.in_doubt or self._clock() - live.began >= STREAM_FOR_S
         # A stream only grows. Slack closes it after about 5 minutes.
         if is_over or not (shown.startswith(live.shown) or live.shown.startswith(shown)):
@@ -253,7 +255,7 @@ class SlackPreviews(Previews):
                     channel=live.address.chat, ts=live.ts, markdown_text=added
                 )
         except (Coded, SendUnknown):
-            # Appending the same piece again would show it twice.
+            # Appending the piece again could show it twice.
             live.in_doubt = True
             await self._end_stream(live)
             raise
@@ -272,7 +274,7 @@ class SlackPreviews(Previews):
             return
         if (chance := self._client.chance(UPDATE, live.address.chat)) is None:
             return
-        # Before the request: one that fails counts, too.
+        # Before the request, since a failed one counts, too.
         live.changed = now
         with chance:
             await self._client.web.chat_update(
@@ -281,19 +283,19 @@ class SlackPreviews(Previews):
         live.shown = shown
 
     async def _finish_stream(self, message: Outgoing, live: _Live | None, ts: str) -> bool:
-        """Close the stream; True if it now shows the whole answer and nothing else."""
+        """Close the stream; return whether it shows exactly the whole answer."""
         if live is not None and not live.is_open:
             return False
         try:
             return await self._close(message, ts, _rest(live, message))
         except Refused as exc:
-            # The rest is more than a stream takes at its end; the edit that follows has it all.
+            # The rest is too long for a stream's end; the following edit contains everything.
             if exc.code not in _TOO_LONG:
                 raise
         return await self._close(message, ts, None)
 
     async def _close(self, message: Outgoing, ts: str, rest: str | None) -> bool:
-        """Append the rest and close the stream; True if Slack took the rest."""
+        """Append the rest and close the stream; return whether Slack accepted the rest."""
         chat = message.address.chat
         with _closed_before():
             async with self._client.turn(STOP, chat):
@@ -309,7 +311,7 @@ class SlackPreviews(Previews):
 
 @contextmanager
 def _closed_before() -> Iterator[None]:
-    """End the block, as a success, if Slack has closed the stream already."""
+    """Treat a stream already closed by Slack as success."""
     try:
         yield
     except Refused as exc:
@@ -323,21 +325,21 @@ def ts_of_preview(ref: str | None) -> str | None:
 
 
 def _rest(live: _Live | None, message: Outgoing) -> str | None:
-    """Return the text that is missing behind a stream, or None if the whole must be edited."""
-    # A stream that is not known for sure must be edited; so must one that gets buttons.
+    """Return the text missing at a stream's end; None if the message must be edited."""
+    # An uncertain stream must be edited, and so must a message with buttons.
     if live is None or live.in_doubt or message.choices:
         return None
     if not message.payload.startswith(live.shown):
         return None
     rest = message.payload[len(live.shown) :]
-    # Slack drops blanks at the beginning of an appended piece.
+    # Slack drops leading whitespace of an appended piece.
     return None if rest[:1].isspace() else rest
 
 
 def _settled(text: str) -> str:
-    """Return the rendered beginning of an unfinished text that will not change any more.
+    """Render the part of an unfinished text that will no longer change.
 
-    It ends behind a blank: Slack drops blanks at the beginning of an appended piece.
+    It ends after whitespace, since Slack drops leading whitespace of an appended piece.
     """
     whole, sure = _rendered(text), _rendered(_certain(text))
     end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, sure, strict=False)))
@@ -354,7 +356,7 @@ def _rendered(text: str) -> str:
 
 
 def _certain(text: str) -> str:
-    """Return the text without an end that may still change its meaning."""
+    """Remove an end whose meaning may still change."""
     lines = text.split("\n")
     lines[-1] = _balanced(lines[-1])
     while lines and (lines[-1].lstrip().startswith("|") or _MARK_ONLY.fullmatch(lines[-1])):
@@ -363,7 +365,7 @@ def _certain(text: str) -> str:
 
 
 def _balanced(line: str) -> str:
-    """Return the longest beginning of a line that leaves no mark open, up to a blank."""
+    """Return the longest start of a line, up to a space, without unclosed marks."""
     odd: set[str] = set()
     depth, end = 0, 0
     for found in _SIGN.finditer(line):
@@ -381,10 +383,10 @@ Call = Callable[[], Awaitable[object]]
 
 
 class Reactions:
-    """The signs of work of one app.
+    """The progress signs of one app.
 
-    In threads it is an agent session if Slack takes the app for an agent (then it shows its own
-    stop button), else a status line. Outside of threads Slack has neither.
+    In threads an agent session, with Slack's stop button, if Slack treats the app as an agent;
+    otherwise a status line. Outside threads Slack has neither.
     """
 
     def __init__(self, client: Client, *, reactions: bool, clock: Clock = time.monotonic) -> None:
@@ -396,7 +398,7 @@ class Reactions:
         self._has_status = True
 
     async def show_working(self, question: MessageRef) -> None:
-        """Show that an answer is being made, once for as long as Slack shows it."""
+        """Show "working", once per display period of Slack."""
         address, now = question.address, self._clock()
         if address.thread is None or not self._has_status:
             return
@@ -409,7 +411,7 @@ class Reactions:
             await self._status(address, _WORKING)
 
     async def show_done(self, address: Address, *, posted: bool) -> None:
-        """Remove the sign of work; a new message ends a status line, but not an agent session."""
+        """Remove the progress sign; a new message ends a status line but not an agent session."""
         if self._working.pop(address, None) is None:
             return
         if self._has_sessions:
@@ -418,7 +420,7 @@ class Reactions:
             await self._status(address, "")
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
-        """React to a message, in place of an earlier reaction."""
+        """React to a message, replacing an earlier reaction."""
         ts = question.message_ref
         if not self._reactions or ts is None or position_of(ts) is None:
             return
@@ -435,7 +437,7 @@ class Reactions:
         if mark == "received":
             await self._try(REACT, channel, react)
             return
-        # Slack keeps several reactions of one user.
+        # Slack allows several reactions per user.
         await self._see_to(UNREACT, channel, unreact)
         await self._see_to(REACT, channel, react)
 
@@ -465,7 +467,7 @@ class Reactions:
             self._has_status = False
 
     async def _try(self, method: str, channel: str, call: Call) -> AdapterError | None:
-        """Make a call if the budget allows it now; return its failure, if any."""
+        """Make a call if the budget allows; return its failure, if any."""
         if (chance := self._client.chance(method, channel)) is None:
             return None
         try:
@@ -476,7 +478,7 @@ class Reactions:
         return None
 
     async def _see_to(self, method: str, channel: str, call: Call) -> None:
-        """Make a call once its budget allows it."""
+        """Make a call when its budget allows."""
         try:
             async with self._client.turn(method, channel):
                 await call()

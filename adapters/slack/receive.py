@@ -1,8 +1,8 @@
-"""Receives for one app, through its webhook or in Socket Mode; Slack is answered after the commit.
+"""Receives for one app by webhook or Socket Mode; acknowledges after the commit.
 
-In HTTP mode Bolt checks the signature, answers Slack's own checks of the address, and tells events,
-buttons and slash commands apart. In Socket Mode slack_sdk's client opens the connection, answers
-pings and notices a dead one; it hands over each frame in order.
+In HTTP mode Bolt verifies the signature, answers Slack's URL checks, and distinguishes events,
+buttons and slash commands. In Socket Mode slack_sdk's client opens the connection, answers pings,
+detects a dead one, and passes on each frame in order.
 """
 
 import asyncio
@@ -57,21 +57,21 @@ _CHECK_INTERVAL_S = 45.0
 _SHORTEST_CONNECTION_S = 5.0
 _TITLE_CHARS = 80
 UNREADABLE = (*errors.UNREADABLE, ArithmeticError, RecursionError)
-"""Raised by Bolt for payloads of an unexpected shape, such as an event whose `user` is a number."""
+"""Raised by Bolt for unexpected payloads, such as an event whose `user` is a number."""
 HEARTBEAT_S = 10.0
-"""Silence after which a ping is sent; without an answer in half of it the socket is dead."""
-# Shorter than the SDK's pause between two tries: an address is good for one.
+"""Silence before a ping, in seconds; without an answer within half of it the socket is dead."""
+# Shorter than the SDK's pause between attempts, since a URL works once.
 _HELLO_S = 8.0
 _CLOSE_S = 2.0
-# The SDK notifies no listener of a connection that was cut, so it is polled.
+# Polled, since the SDK does not report a lost connection.
 _LOOK_S = 0.2
-# Envelopes that may wait for their commit; Slack delivers again what is not acknowledged.
+# Most envelopes waiting for their commit; Slack redelivers unacknowledged ones.
 _MOST_WAITING = 2000
 # Updates in one commit.
 _BATCH = 100
-# Slack moves a connection to another host every few hours and says so some seconds before.
+# Slack moves a connection to another host every few hours, announced some seconds before.
 _REFRESH = frozenset({"warning", "refresh_requested"})
-# The SDK logs the address of a socket, with which anybody can receive; errors are raised here.
+# The SDK would log a socket's URL, with which anyone can receive; errors are raised here.
 _silent = logging.getLogger("parley.slack_sdk.socket")
 _silent.disabled = True
 
@@ -80,7 +80,7 @@ Store = Callable[[IncomingPayload], Awaitable[None]]
 
 
 class Webhook:
-    """Takes Slack's calls; an event that is answered with anything but 200 is delivered again."""
+    """Handles Slack's calls; Slack redelivers an event unless the response is 200."""
 
     def __init__(self, secret: str, client: Client, ingest: Ingest) -> None:
         self._ingest = ingest
@@ -94,11 +94,11 @@ class Webhook:
         try:
             call = await to_bolt_request(request)
             if not call.body and call.raw_body:
-                # Bolt 1.30.0 loses a slash command that has the word "payload" in its text.
+                # Bolt 1.30.0 loses a slash command whose text contains "payload".
                 call.body = dict(parse_qsl(call.raw_body, keep_blank_values=True))
             answer = await self._app.async_dispatch(call)
         except UnicodeDecodeError:
-            # Slack sends UTF-8; only that can be checked.
+            # Slack sends UTF-8, and only that can be verified.
             answer = BoltResponse(status=HTTPStatus.BAD_REQUEST)
         except UNREADABLE as exc:
             answer = await self._set_aside(body, request.headers, exc)
@@ -107,7 +107,7 @@ class Webhook:
         return await to_aiohttp_response(answer)
 
     async def _store(self, update: IncomingPayload) -> None:
-        # Its twin, the `message` event, contains files; the first one stored counts.
+        # Its twin, the `message` event, contains files; the first stored one counts.
         if is_bare_mention(update):
             await asyncio.sleep(MENTION_DELAY_S)
         await self._ingest.store([update])
@@ -115,7 +115,7 @@ class Webhook:
     async def _set_aside(
         self, body: bytes, headers: Mapping[str, str], reason: Exception
     ) -> BoltResponse:
-        """Store a signed call that Bolt cannot read: Parley's own reading is more tolerant."""
+        """Store a signed call that Bolt cannot read; Parley's reader is more tolerant."""
         try:
             is_signed = self._verifier.is_valid_request(body, headers)
         except UNREADABLE:
@@ -134,10 +134,10 @@ class Webhook:
 
 
 def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) -> AsyncApp:
-    """Return an app whose one global middleware stores updates; it has no token, calls nothing."""
+    """Return a Bolt app whose global middleware stores updates; it needs no token."""
 
     async def authorize() -> AuthorizeResult:
-        # Bolt's own asks auth.test; if that fails it answers 200 and the event is lost.
+        # Bolt's own calls auth.test; if that fails, it answers 200 and the event is lost.
         me = ingest.identity
         return AuthorizeResult(
             enterprise_id=None,
@@ -147,25 +147,25 @@ def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) 
         )
 
     async def admit(body: dict[str, Any]) -> BoltResponse:
-        # Without `next()`: no listener may come before the commit.
+        # No `next()`, since no listener may run before the commit.
         kind: UpdateKind = "slash_commands" if "command" in body else "interactive"
         kind = "events_api" if "event" in body else kind
         return await _answered(store(IncomingPayload(kind, body)))
 
     async def passed_on(error: Exception) -> NoReturn:
-        # Bolt would answer 500; the caller stores the update.
+        # Bolt would answer 500; the caller stores the update instead.
         raise error
 
     app = AsyncApp(
-        # Below `slack_bolt`, since Bolt names loggers after the app.
+        # Below `slack_bolt`, because Bolt names loggers after the app.
         name="slack_bolt.parley",
         logger=sdk_log,
         client=client.anonymous(),
         authorize=authorize,
         signing_secret=signing_secret,
-        # Bolt would otherwise acknowledge before a listener is done.
+        # Otherwise Bolt acknowledges before a listener is done.
         process_before_response=True,
-        # The reader itself leaves out the bot's own messages.
+        # The reader itself skips the bot's own messages.
         ignoring_self_events_enabled=False,
         attaching_function_token_enabled=False,
         attaching_conversation_kwargs_enabled=False,
@@ -186,7 +186,7 @@ async def _answered(storing: Awaitable[None]) -> BoltResponse:
 
 
 class Receiver:
-    """The incoming half of one app."""
+    """The receiving half of one app."""
 
     def __init__(
         self, settings: SlackSettings, ingest: Ingest, intake: Intake, clock: Clock
@@ -200,16 +200,16 @@ class Receiver:
 
     @property
     def connected(self) -> bool:
-        """Whether the socket is open and answers, or, in HTTP mode, Slack did within 90 s."""
+        """Whether the socket is alive or, in HTTP mode, Slack answered within 90 s."""
         if self._settings.mode == "socket":
             return self._socket is not None and self._socket.alive
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> NoReturn:
-        """Receive until cancelled, on connections of its own; see `Receives.run`.
+        """Receive until cancelled, on its own connections; see `Receives.run`.
 
-        Raises what the intake raises. Nothing was acknowledged then: Slack delivers it again, and
-        the next run reads the gap.
+        Raises the intake's exceptions. Nothing is acknowledged then: Slack redelivers it, and the
+        next run fills the gap.
         """
         settings, app_token = self._settings, None
         if settings.mode == "socket":
@@ -225,7 +225,7 @@ class Receiver:
                 else:
                     await self._listen(client, app_token)
         except BaseExceptionGroup as failures:
-            # A refusal says more than a broken connection.
+            # Prefer a refusal over a broken connection.
             found: BaseException = failures.subgroup(AdapterRefused) or failures
             while isinstance(found, BaseExceptionGroup):
                 found = found.exceptions[0]
@@ -235,20 +235,20 @@ class Receiver:
         raise AdapterDisconnected("the receiver ended")
 
     async def _listen(self, client: Client, app_token: str) -> NoReturn:
-        """Receive over one connection after another: Slack asks for a new one now and then."""
+        """Receive over successive connections, since Slack periodically requests a new one."""
         while True:
             await self._greet(client)
             began = self._clock()
-            # The SDK's client would not tell that the token is wrong.
+            # The SDK's client would not report a wrong token.
             with mapped_receiving("app_token"):
                 answer = await client.web.apps_connections_open(app_token=app_token)
             await self._connect(client, _Connection(client, str(answer["url"])))
             if self._clock() - began < _SHORTEST_CONNECTION_S:
-                # The supervisor pauses before the next one.
+                # The supervisor pauses before the next attempt.
                 raise AdapterDisconnected("Slack asks for a new connection at once")
 
     async def _connect(self, client: Client, connection: "_Connection") -> None:
-        """Receive until Slack asks for a new connection, and all that came is stored."""
+        """Receive until Slack requests a new connection and everything received is stored."""
         try:
             await connection.opened()
             self._socket = connection
@@ -270,7 +270,7 @@ class Receiver:
             await connection.shut()
 
     async def _store_all(self, connection: "_Connection") -> NoReturn:
-        """Store waiting updates in batches, and acknowledge each batch that is stored."""
+        """Store waiting updates in batches, and acknowledge each stored batch."""
         waiting = connection.waiting
         while True:
             batch = [await waiting.get()]
@@ -284,7 +284,7 @@ class Receiver:
                 raise AdapterRefused("the app was removed from its workspace")
 
     async def _serve(self, client: Client) -> NoReturn:
-        """Read the gaps, then check now and then whether Slack still knows the app."""
+        """Fill the gaps, then periodically check that the token is valid."""
         await self._greet(client)
         await self._backfill.run(client)
         while True:
@@ -298,7 +298,7 @@ class Receiver:
     async def _greet(self, client: Client) -> None:
         identity = await self._identify(client)
         await self._backfill.hold()
-        # Only now: from here on updates can be read, and live ones move the cursors.
+        # Only now, since from here on live updates are read and move the cursors.
         self._ingest.identity = identity
         account = self._settings.name
         log.info("slack_connected", account=account, bot=identity.name, mode=self._settings.mode)
@@ -345,11 +345,11 @@ async def _carry_out(item: Press | Title, client: Client) -> None:
 
 
 class _Connection(SocketModeClient):
-    """One connection; the SDK's own way to the next one would not hold the cursors before."""
+    """One connection; the SDK's own reconnect would not hold the cursors first."""
 
     def __init__(self, client: Client, url: str) -> None:
         super().__init__(
-            # Needed for new connections only.
+            # Only needed for new connections.
             app_token="",
             logger=_silent,
             web_client=client.web,
@@ -371,10 +371,10 @@ class _Connection(SocketModeClient):
 
     @override
     async def connect_to_new_endpoint(self, force: bool = False) -> None:
-        """Do nothing when Slack says `disconnect`: the receiver connects again."""
+        """Do nothing on Slack's `disconnect`: the receiver reconnects."""
 
     async def opened(self) -> None:
-        """Connect, and wait for Slack's greeting, or raise AdapterDisconnected."""
+        """Connect and wait for Slack's hello, or raise AdapterDisconnected."""
         try:
             async with asyncio.timeout(_HELLO_S):
                 await self.connect()  # type: ignore[no-untyped-call]
@@ -383,19 +383,19 @@ class _Connection(SocketModeClient):
             raise AdapterDisconnected("the socket did not open and greet in time") from None
 
     async def ended(self) -> str:
-        """Wait until Slack asks for the end of the connection; return its reason."""
+        """Wait until Slack requests the connection's end; return its reason."""
         await self._until(self._asked_to_go)
         return self._reason
 
     async def acknowledge(self, name: str) -> None:
-        """Acknowledge an envelope, best effort: Slack delivers it again otherwise."""
+        """Acknowledge an envelope, best effort; otherwise Slack redelivers it."""
         try:
             await self.send_socket_mode_response(SocketModeResponse(name))
         except (aiohttp.ClientError, ConnectionError):
             log.debug("slack_acknowledgement_lost")
 
     async def shut(self) -> None:
-        """Close the connection, although the other side may be gone."""
+        """Close the connection, even if the other side is gone."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.disconnect()  # type: ignore[no-untyped-call]
@@ -411,7 +411,7 @@ class _Connection(SocketModeClient):
                     await said.wait()
 
     async def _heard(self, frame: aiohttp.WSMessage) -> None:
-        """Take a frame; they come in order."""
+        """Handle a frame; frames come in order."""
         envelope = _decoded(frame.data)
         match envelope.get("type"):
             case "hello":
@@ -419,7 +419,7 @@ class _Connection(SocketModeClient):
             case "disconnect":
                 self._reason = str(envelope.get("reason"))
                 self._asked_to_go.set()
-                # It may come instead of a greeting.
+                # It may come instead of a hello.
                 self._greeted.set()
             case kind if not self._asked_to_go.is_set():
                 await self._take(kind, envelope)
@@ -429,13 +429,13 @@ class _Connection(SocketModeClient):
         if not isinstance(name, str) or self.waiting.qsize() >= _MOST_WAITING:
             return
         if kind not in get_args(UpdateKind):
-            # Slack would deliver a kind that is not used again and again.
+            # Acknowledge unused kinds, which Slack would keep redelivering.
             await self.acknowledge(name)
             return
         update = IncomingPayload(kind, envelope.get("payload"))
         put = partial(self.waiting.put_nowait, (name, update))
         if is_bare_mention(update):
-            # Its twin, the `message` event, contains files; the first one stored counts.
+            # Its twin, the `message` event, contains files; the first stored one counts.
             asyncio.get_running_loop().call_later(MENTION_DELAY_S, put)
         else:
             put()

@@ -1,7 +1,7 @@
 """Markdown → payloads: Slack's dialect of markdown; pure.
 
-A payload is what `markdown_text` takes. Slack reads its own `<…>` signs in it, too, and decodes
-`&lt;`, `&gt;` and `&amp;` outside of code.
+A payload is a value for `markdown_text`. Slack also interprets its own `<…>` markup in it and
+decodes `&lt;`, `&gt;` and `&amp;` outside code.
 """
 
 import re
@@ -12,8 +12,8 @@ from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.dialects import Dialect, messages, preview
 from adapters.rendering.styled import Conventions
 
-# Source: https://docs.slack.dev/reference/block-kit/blocks/markdown-block (12,000 in all markdown
-# of a message), less what Slack adds when it makes blocks of it:
+# Source: https://docs.slack.dev/reference/block-kit/blocks/markdown-block (12,000 per message),
+# minus what Slack adds when it converts it to blocks:
 # https://github.com/slackapi/bolt-js/issues/2509
 MAX_TEXT_UNITS = 11_500
 # Source: https://docs.slack.dev/reference/methods/chat.update (4,000 bytes)
@@ -32,12 +32,12 @@ _UNSAFE_LINK = re.compile(r"[*~`\\\[\]]|(?<![^\W_])_|_(?![^\W_])|&#?\w+;")
 
 
 def render(markdown: str) -> list[str]:
-    """Return the payloads of an answer, at least one; never raises."""
+    """Render an answer into payloads, at least one; never raises."""
     return messages(markdown, _DIALECT)
 
 
 def preview_text(markdown: str) -> str | None:
-    """Return the beginning of an unfinished answer that fits into one message; None if blank."""
+    """Return the start of an unfinished answer that fits into one message; None if blank."""
     return preview(markdown, _PREVIEW)
 
 
@@ -61,7 +61,7 @@ class _Slack(Dialect):
         meant = _AT_LINE_START.match(line)
         if meant:
             line = f"{line[: meant.end()]}\\{line[meant.end() :]}"
-        # White space would make code of the line.
+        # Leading spaces would turn the line into code.
         return _MARGIN.sub(lambda found: "\u00a0" * len(found.group()), line)
 
     @override
@@ -70,7 +70,7 @@ class _Slack(Dialect):
 
     @override
     def bare_link(self, url: str, following: str) -> str:
-        # Behind a "|" Slack looks for the text of a link.
+        # Slack reads the text after "|" as a link's label.
         if "|" in url:
             return self.escape(url)
         is_plain = _AFTER_LINK.match(following) and not _UNSAFE_LINK.search(url)

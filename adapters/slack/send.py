@@ -1,4 +1,4 @@
-"""Sends outbox rows: as posts, as edits of previews; looks them up if their outcome is unknown."""
+"""Sends outbox rows as posts or edits of previews; looks up rows with an unknown outcome."""
 
 import re
 import time
@@ -21,20 +21,20 @@ from adapters.slack.preview import STREAMED, PreviewGone, SlackPreviews, ts_of_p
 log = structlog.get_logger()
 
 RESENT_MARK = "(re-sent)\n"
-# Of a message with blocks only notifications show the text.
+# Only notifications show the text of a message with blocks.
 _NOTICE_CHARS = 150
-# The bot is not in the channel of the command; only the command's own address leads there.
+# The bot is not in the command's channel; only the command's response URL works there.
 _NOT_THERE = frozenset({"channel_not_found", "not_in_channel", "cannot_dm_bot", "user_is_bot"})
 _MOST_PAGES = 10
 _MARGIN_S = 600.0
-"""How far Slack's clock and the database's may be apart."""
+"""Accepted skew between Slack's and the database's clock, in seconds."""
 _TIMESTAMP = re.compile(r"\d{1,12}\.\d{1,9}")
 _NO_ACCESS = frozenset({"missing_scope", "not_in_channel", "access_denied", "no_permission"})
 _THREAD_GONE = frozenset({"thread_not_found", "message_not_found"})
 
 
 class Sender:
-    """The outgoing half of one app."""
+    """The sending half of one app."""
 
     def __init__(self, client: Client, ingest: Ingest, previews: SlackPreviews) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class Sender:
         self._previews = previews
 
     async def send(self, message: Outgoing) -> Receipt:
-        """Show one payload: in place of its preview if it has one, else as a new message."""
+        """Send one payload: edit its preview if any, else post a new message."""
         if message.preview_ref is None:
             return await self._show(message)
         try:
@@ -54,7 +54,7 @@ class Sender:
         return receipt
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
+        """Replace a question's buttons by its outcome; see `Adapter.withdraw`."""
         channel = withdrawal.address.chat
         async with self._client.turn(UPDATE, channel):
             await self._client.web.chat_update(
@@ -68,10 +68,10 @@ class Sender:
     async def find_preview(
         self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
-        """Look a preview up in its channel or thread; see `Adapter.find_preview`.
+        """Look up a preview in its channel or thread; see `Adapter.find_preview`.
 
-        A posted one has its nonce. A stream has none before its end: it is the bot's only message
-        behind the question without a nonce and without files.
+        A posted preview has its nonce. A stream has none before its end: it is the bot's only
+        message after the question without a nonce and files.
         """
         if (ref := await self._previews.arrived(question)) is not None:
             return ref
@@ -88,7 +88,7 @@ class Sender:
         for shown in own:
             if nonce_of(shown) == nonce:
                 return str(shown["ts"])
-        # The metadata of a stream comes with its end.
+        # A stream's metadata comes with its end.
         texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
         unmarked = {str(shown["ts"]) for shown in texts} - others
         streams = [ts for ts in unmarked if float(ts) > float(asked)]
@@ -112,7 +112,7 @@ class Sender:
             return await self._post(message, mark)
         except SendUnknown as exc:
             if message.outcome_unknown:
-                # It is looked up again before the next attempt.
+                # The next attempt looks it up again.
                 raise SendDelayed(str(exc)) from exc
             raise
 
@@ -123,14 +123,14 @@ class Sender:
                 answer = await self._client.web.chat_postMessage(
                     channel=message.address.chat,
                     thread_ts=message.address.thread,
-                    # Slack would fetch, and show a card of, every link that a model writes.
+                    # Otherwise Slack fetches every link written by the model and shows a card.
                     unfurl_links=False,
                     unfurl_media=False,
                     **content,
                 )
         except Refused as exc:
             url = response_url(message.reply_to)
-            # The address came with a request: an answer may go to Slack alone.
+            # The URL came with a request: send answers only to Slack.
             if exc.code not in _NOT_THERE or url is None or not self._client.is_slack(url):
                 raise
             return await self._answer_command(message, url)
@@ -139,7 +139,7 @@ class Sender:
         return Receipt(ts, resent=bool(mark))
 
     async def _find(self, message: Outgoing) -> str | None:
-        """Return the timestamp of the message that an earlier attempt has posted, if any."""
+        """Return the timestamp of a message posted by an earlier attempt, if any."""
         oldest = f"{max(time.time() - message.age_s - _MARGIN_S, 0.0):.6f}"
         async with aclosing(_since(self._client, message.address, oldest)) as history:
             async for shown in history:
@@ -148,9 +148,9 @@ class Sender:
         return None
 
     async def _send_file(self, message: Outgoing, file: OutgoingFile, mark: str) -> Receipt:
-        """Show a file; only the last step shows anything, so only its outcome can be unknown."""
+        """Send a file; only the last step shows it, so only that outcome can be unknown."""
         channel, thread = message.address.chat, message.address.thread
-        # Slack would show the file in the channel instead.
+        # Otherwise Slack shows the file in the channel.
         if thread is not None and await _is_thread_gone(self._client, channel, thread):
             raise SendRejected("the thread is gone")
         file_id = await self._upload(file)
@@ -164,7 +164,7 @@ class Sender:
         return Receipt(file_id, resent=bool(mark))
 
     async def _upload(self, file: OutgoingFile) -> str:
-        """Upload the bytes, which are not shown yet."""
+        """Upload the bytes without showing them."""
         with mapped():
             ticket = await self._client.web.files_getUploadURLExternal(
                 filename=file.name, length=len(file.content)
@@ -176,7 +176,7 @@ class Sender:
         return file_id
 
     async def _check_thread(self, message: Outgoing, ts: str, shown: Any) -> None:
-        """Delete an answer that Slack has posted outside of its deleted thread, and reject it."""
+        """Delete and reject an answer that Slack posted outside its deleted thread."""
         thread, channel = message.address.thread, message.address.chat
         if thread is None or not isinstance(shown, dict) or "thread_ts" in shown:
             return
@@ -185,7 +185,7 @@ class Sender:
             raise SendRejected("the thread is gone")
 
     async def _answer_command(self, message: Outgoing, url: str) -> Receipt:
-        """Answer a slash command in a channel without the bot, visible to its sender alone."""
+        """Answer a slash command in a channel without the bot, visible only to its sender."""
         mark = RESENT_MARK if message.outcome_unknown else ""
         blocks = choice_blocks(mark + message.payload, message.choices)
         body = {
@@ -202,13 +202,13 @@ class Sender:
 
 
 def check_upload(status: int) -> None:
-    """Raise SendDelayed unless the upload succeeded: nobody has seen the file yet."""
+    """Raise SendDelayed unless the upload succeeded; the file is not visible yet."""
     if status != HTTPStatus.OK:
         raise SendDelayed(f"Slack: the upload ended with HTTP status {status}")
 
 
 def check_response(status: int, headers: Mapping[str, str]) -> None:
-    """Raise the error that an answer of a command's own address means, if any."""
+    """Raise the error indicated by a response URL's status, if any."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         raise Limited("Slack: ratelimited", retry_after_s(headers))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -222,7 +222,7 @@ def _content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
     content: dict[str, Any] = {"metadata": metadata_of(message.nonce), "link_names": False}
     if not message.choices:
         return {**content, "markdown_text": text}
-    # Slack takes markdown either as a text or as a block.
+    # Slack accepts Markdown either as text or as a block.
     return {**content, "text": text[:_NOTICE_CHARS], "blocks": choice_blocks(text, message.choices)}
 
 
@@ -233,14 +233,14 @@ class HistoryUnreadable(Exception):
 async def _since(
     client: Client, address: Address, oldest: str
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the messages at an address after a timestamp, some pages at most."""
+    """Yield the messages at an address after a timestamp, limited to some pages."""
     read = partial(client.history, address.chat, address.thread, oldest=oldest)
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
         try:
             page = await read(cursor=cursor, include_all_metadata=True)
         except Coded as exc:
-            # An app without the scope for histories works; it then marks repeated messages.
+            # An app without the history scope works, but marks repeated messages.
             if exc.code in _NO_ACCESS:
                 raise HistoryUnreadable from exc
             if exc.code in {"channel_not_found", "thread_not_found"}:
@@ -256,10 +256,10 @@ async def _since(
 
 
 def _shows(shown: dict[str, Any], message: Outgoing) -> bool:
-    """Whether a message is the row's: by its nonce, or by the name and size of its file."""
+    """Whether a message shows the row, by nonce or by its file's name and size."""
     file = message.file
     if file is None:
-        # A preview has the same nonce, and perhaps not all of the text.
+        # A preview has the same nonce but perhaps only part of the text.
         is_preview = shown.get("ts") == ts_of_preview(message.preview_ref)
         return not is_preview and nonce_of(shown) == message.nonce
     return any(
@@ -269,7 +269,7 @@ def _shows(shown: dict[str, Any], message: Outgoing) -> bool:
 
 
 async def _is_thread_gone(client: Client, channel: str, thread: str) -> bool:
-    """Whether a thread's first message was deleted; False if that is unknown."""
+    """Whether a thread's first message was deleted; False if unknown."""
     try:
         with mapped():
             await client.web.conversations_replies(channel=channel, ts=thread, limit=1)

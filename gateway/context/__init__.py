@@ -1,1 +1,1 @@
-"""What the model is given for a turn: the window, prompts, summaries and memory."""
+"""The model's input for a turn: the window, prompts, summaries and memory."""

@@ -1,6 +1,6 @@
-"""The parts of a turn: the settings, the mind made from them, and what all turns share.
+"""The parts of a turn: the settings, the agent built from them, and shared services.
 
-A reload makes another `TurnParts` for the turns that begin after it.
+A reload creates new `TurnParts` for later turns.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ from gateway.supervision.vitals import Models
 
 @dataclass(frozen=True, slots=True)
 class Mind:
-    """What the settings say about answering: the agent, its window, its prompts.
+    """The configured agent with its window and prompts.
 
     Attributes:
-        models: All of them, those that only write summaries or read behind the others.
-        readers: Those that read for the memory; a reload does not change them.
+        models: All models, including those that only write summaries or read for the memory.
+        readers: The models that read for the memory; a reload keeps them.
     """
 
     agent: Agent
@@ -56,7 +56,7 @@ class Mind:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The parts that work in the background; `recall` is None if nothing is informed of turns."""
+    """The background parts; `recall` is None if nothing needs notice of turns."""
 
     preparations: Preparations
     files: Attachments
@@ -93,7 +93,7 @@ class TurnParts:
     shared: Shared
 
     def toolkit(self) -> Toolkit:
-        """Return the maker of a turn's tool context."""
+        """Return the builder of tool contexts."""
         settings, shared, plugins = self.settings, self.shared, self.shared.plugins
         has_hooks = plugins.loaded or plugins.missing_guards
         return Toolkit(

@@ -1,8 +1,8 @@
-"""Writes the system prompt of a conversation, from its facts and the operator's files.
+"""Writes a conversation's system prompt from its facts and the operator's files.
 
-It is written in the transaction that begins a turn, if `sessions.settle_base` finds that tools,
-instructions or model have changed. The operator's files are SOUL.md, USER.md, a context file and
-the skills. `refresh` reads changed ones in a thread, at most every 2 s; a turn takes `current`.
+The transaction that begins a turn writes it if `sessions.settle_base` finds changed tools,
+instructions or model. The operator's files are SOUL.md, USER.md, a context file and the skills.
+`refresh` reads changed ones in a thread, at most every 2 s; a turn uses `current`.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 Stamp = tuple[int, int]
 NO_STAMP = (0, -1)
-"""Of a file that cannot be examined."""
+"""Stamp of an inaccessible file."""
 
 IDENTITY = "SOUL.md"
 PROFILE = "USER.md"
@@ -60,18 +60,18 @@ IDENTITY_CHARS = 8_000
 PROFILE_CHARS = 4_000
 CONTEXT_CHARS = 20_000
 TAIL_SHARE = 0.2
-"""The end's part of a file that is too long and is shown by its beginning and end."""
+"""Share of the end in a file that is cut to its start and end."""
 MAX_SKILLS = 500
 REFRESH_S = 2.0
 MAX_NOTE_CHARS = 2000
-"""Longest text of one message that is given as context."""
+"""Longest context text of one message."""
 MAX_NOTES_CHARS = 20_000
-"""Longest context of one turn; the oldest is left out."""
+"""Longest context of one turn; the oldest notes are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """A file, folder or skill that counts as not there, and why."""
+    """A file, folder or skill treated as missing, with the reason."""
 
     name: str
     reason: str
@@ -79,9 +79,9 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The contents of the files; the threat scan cleans all but SOUL.md, which is `identity`.
+    """The contents of the files; the threat scan cleans all but SOUL.md (`identity`).
 
-    `findings` are the parts that it took out, by file.
+    `findings` are the removed parts by file.
     """
 
     identity: str | None = None
@@ -94,7 +94,7 @@ class Snapshot:
 
     @property
     def skill_index(self) -> tuple[tuple[str, str], ...]:
-        """The (name, description) of each skill."""
+        """(name, description) of each skill."""
         return tuple((skill.name, skill.description) for skill in self.skills)
 
 
@@ -116,21 +116,21 @@ class OperatorFiles:
 
     @property
     def shelf(self) -> SkillShelf:
-        """The skills, as tools read and write them."""
+        """The skills for tools to read and write."""
         return SkillShelf(self.home / SKILLS)
 
     async def refresh(self) -> Snapshot:
         """Return the files, at most 2 s old."""
         now = time.monotonic()
         if now - self._looked_at >= REFRESH_S:
-            # Before the wait: turns that begin meanwhile do not read as well.
+            # Set before the wait, so that other turns do not read as well.
             self._looked_at = now
             await asyncio.to_thread(self.read)
         return self.current
 
     def read(self) -> Snapshot:
-        """Read the files now; blocks. An unreadable one is logged and counts as missing."""
-        # Not scanned: SOUL.md is the operator's own order to the agent.
+        """Read the files now; blocking. An unreadable one is logged and treated as missing."""
+        # Not scanned: SOUL.md contains the operator's own instructions.
         identity = self._text(self.home / IDENTITY, IDENTITY_CHARS, scanned=False)
         profile = self._text(self.home / PROFILE, PROFILE_CHARS)
         folder, name, context = self.workspace or self.home, "", None
@@ -182,7 +182,7 @@ class OperatorFiles:
         try:
             names = self.shelf.names()
         except OSError as exc:
-            # Kept, so that it is logged once and not every two seconds.
+            # Kept, so that it is logged only once.
             self._no_shelf = self._no_shelf or _unreadable(self.shelf.root, exc)
             return []
         self._no_shelf = None
@@ -190,14 +190,14 @@ class OperatorFiles:
 
 
 def flagged(source: str, found: Scan) -> Scan:
-    """Log what a scan took out of a text; returns the scan."""
+    """Log the parts that a scan removed; return the scan."""
     for kind, count in found.counts.items():
         log.warning("prompt_text_flagged", source=source, kind=kind, count=count)
     return found
 
 
 def cut(text: str, name: str, most_chars: int) -> str:
-    """Return a text, or its beginning and end with a mark between them."""
+    """Cut a long text to its start and end with a mark between them."""
     if len(text) <= most_chars:
         return text
     tail = int(most_chars * TAIL_SHARE)
@@ -207,22 +207,22 @@ def cut(text: str, name: str, most_chars: int) -> str:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return a mark that changes with a file's content and rights; None if it is missing."""
+    """Return a stamp that changes with a file's content and permissions; None if missing."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
         return NO_STAMP
-    # Unlike mtime, ctime changes with the rights: a file may become readable.
+    # Unlike mtime, ctime changes with permissions: a file may become readable.
     return found.st_ctime_ns, found.st_size
 
 
 def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unusable | None:
-    """Return a file's text; of a huge one only a beginning is read."""
+    """Return a file's text; read only the start of a huge one."""
     try:
         with os.fdopen(_open_now(path), "rb") as file:
-            # More than is shown: a character has up to 4 bytes, and what is cut keeps an end, too.
+            # More than shown: a character has up to 4 bytes, and a cut text keeps an end.
             content = file.read(10 * most_chars)
             size = os.fstat(file.fileno()).st_size
     except OSError as exc:
@@ -237,14 +237,14 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unusable | No
 
 
 def _unreadable(path: Path, error: OSError) -> Unusable:
-    """Log that a file or folder cannot be read, and return that."""
+    """Log an unreadable file or folder, and return it as unusable."""
     reason = error.strerror or "is no file"
     log.warning("prompt_file_unreadable", file=path.name, error=reason)
     return Unusable(path.name, reason)
 
 
 def _open_now(path: Path) -> int:
-    # Opening a pipe for reading waits for a writer, which may never come. Source: fifo(7).
+    # Opening a pipe blocks until a writer comes, maybe forever. Source: fifo(7).
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -268,12 +268,12 @@ KNOWN_TEXTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Writes prompts from the database and these parts.
+    """Writes prompts from the database and the operator's files.
 
     Attributes:
-        files: The operator's; the last reading is used.
-        timezone: Of the date on which a conversation began.
-        external: Returns the standing texts of memory providers, at once.
+        files: The operator's files, as last read.
+        timezone: Time zone of a conversation's start date.
+        external: Returns the standing texts of memory providers without waiting.
     """
 
     files: OperatorFiles
@@ -282,7 +282,7 @@ class Prompts:
     external: Callable[[], Sequence[SourcedText]] = tuple
 
     def base(self, agent: Agent) -> PromptBase:
-        """Return the beginning of this agent's requests in a conversation with people."""
+        """Return the start of an agent's requests in a conversation with people."""
         prefill = tuple(
             ChatMessage(role=each.role, content=each.content, synthetic=True, ephemeral=True)
             for each in agent.settings.prefill
@@ -291,9 +291,9 @@ class Prompts:
         return replace(base, prefill=prefill)
 
     def bases(self, agent: Agent) -> Callable[[str | None], PromptBase]:
-        """Return a function from a conversation's chosen model to `base`, each made once.
+        """Return a cached function from a conversation's chosen model to its `base`.
 
-        None is the model of the settings; so is one that is not configured any more.
+        None means the configured model; so does a model that is no longer configured.
         """
         known: dict[str, PromptBase] = {}
 
@@ -307,7 +307,7 @@ class Prompts:
         return of_chosen
 
     def typical(self, agent: Agent) -> SystemPrompt:
-        """Return the prompt of a new direct chat of an owner, without notes and dates."""
+        """Return the prompt of an owner's new direct chat, without notes and dates."""
         facts = self._of_files(facts_of(agent))
         return write_prompt(replace(facts, profile=self.files.current.profile))
 
@@ -323,7 +323,7 @@ class Prompts:
     def _with_people(self, fixed: PromptFacts, conn: Connection, session: Session) -> SystemPrompt:
         here = conversations.get(conn, session.conversation)
         scope = notebook.scope_of(conn, session.conversation)
-        # USER.md is about the operator's own people: only direct chats of owners see it.
+        # USER.md is about the operator: only owners' direct chats see it.
         owned = here.user is not None and self.access.weakest(conn, [scope]) == "owner"
         registered = by_name().get(here.platform)
         facts = replace(
@@ -341,9 +341,9 @@ class Prompts:
 
 
 def child_base(agent: Agent) -> PromptBase:
-    """Return the beginning of a delegated child's requests.
+    """Return the start of a delegated child's requests.
 
-    It gets the operator's instructions, and nothing about people: no memory, no profile, no skills.
+    It contains the operator's instructions but nothing about people: no memory, profile or skills.
     """
     fixed = facts_of(agent)
     return _base(agent, lambda conn, session: write_child_prompt(of_root(conn, session, fixed)))
@@ -352,11 +352,11 @@ def child_base(agent: Agent) -> PromptBase:
 def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) -> PromptBase:
     instructions = agent.settings.instructions or ""
     return PromptBase(
-        # With sorted keys, so that the same tools are the same bytes.
+        # Sorted keys, so that equal tools give equal bytes.
         tools=orjson.dumps(agent.tools.schemas, option=orjson.OPT_SORT_KEYS).decode(),
         inputs={
             "instructions": hashlib.sha256(instructions.encode()).hexdigest()[:16],
-            # A change of any of these has the prompt written again; see `sessions.settle_base`.
+            # A change of any of these rewrites the prompt; see `sessions.settle_base`.
             "model": agent.models[0].name,
         },
         write=write,
@@ -364,7 +364,7 @@ def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) ->
 
 
 def facts_of(agent: Agent) -> PromptFacts:
-    """Return the facts that all prompts of an agent share."""
+    """Return the facts shared by all prompts of an agent."""
     names = tuple(tool.name for tool in agent.tools.schemas)
     environment = (
         f"Tools that touch files work in a directory of this conversation, on {platform.system()};"
@@ -382,25 +382,25 @@ def facts_of(agent: Agent) -> PromptFacts:
 def of_root(
     conn: Connection, session: Session, fixed: PromptFacts, timezone: str = "UTC"
 ) -> PromptFacts:
-    """Add a root's id and the day on which it began to an agent's facts."""
+    """Add a root session's id and start date to an agent's facts."""
     started_at = sessions.started_at(conn, session.id)
     started = datetime.fromtimestamp(started_at, UTC).astimezone(ZoneInfo(timezone))
     return replace(fixed, session=str(session.id), started=started.date().isoformat())
 
 
 def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] = ()) -> str:
-    """Return the context that is put before a question, or ""; `recalled` is scanned here."""
+    """Return the context before a question, or ""; scans `recalled`."""
     operator = (settings.ephemeral or "").strip()
     own = [SourcedText("From the operator, who may instruct you", operator)] if operator else []
     return memory_context([*own, *map(_cleaned, recalled)])
 
 
 def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
-    """Return a question behind the notes that came since the last answer.
+    """Prepend the notes since the last answer to a question.
 
     Args:
-        notes: Messages to others in the group, messages that were edited after their answer, and
-            corrections of the memory; in order.
+        notes: Messages to others in the group, edits after an answer, and corrections of the
+            memory, in order.
     """
     headings = {
         "correction": "Corrected with /memory; what you were told before:",
@@ -413,9 +413,9 @@ def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
 
 
 def _listed(notes: Sequence[InboxEntry]) -> str:
-    """Return quoted lines for each note, oldest first, within the limits.
+    """Format the notes as quoted lines, oldest first, within the limits.
 
-    Quoted, since anybody may have written them: none of them can be taken for the frame.
+    Quoted, since anyone may have written them: no line can imitate the frame.
     """
     lines: list[str] = []
     left = MAX_NOTES_CHARS
@@ -437,6 +437,6 @@ def _cleaned(told: SourcedText) -> SourcedText:
 
 @lru_cache(maxsize=KNOWN_TEXTS)
 def _scanned(text: str, source: str) -> Scan:
-    """Return the scan of a text, storable; a known text is not scanned and reported again."""
+    """Return the cached scan of a text; a known text is not reported again."""
     found = scan(text)
     return flagged(source, replace(found, text=storable(found.text)))

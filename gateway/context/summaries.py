@@ -1,7 +1,7 @@
-"""Summaries that are written ahead of need, in the background.
+"""Prepares summaries in the background, before they are needed.
 
-The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting. A failure here ends no turn.
+The transcript is append-only, so a summary of its settled part stays valid; a compaction commits it
+without waiting. A failure here never ends a turn.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from gateway.storage.reports import spending
 log = structlog.get_logger()
 
 AT_ONCE = 2
-"""Summaries that are written side by side; they are never urgent."""
+"""Summaries written concurrently; they are never urgent."""
 REST_S = 60.0
-"""Pause for a segment whose summary is ready, was not needed, or failed."""
+"""Pause for a segment whose summary is ready, unneeded, or failed."""
 MAX_REWRITTEN_WINDOWS = 4
-"""An extractor's summary of more windows of the summary model is updated, not written again from
-the originals."""
+"""Size, in windows of the summary model, above which an extractor's summary is updated instead of
+rewritten from the originals."""
 
 
 @dataclass(slots=True)
@@ -43,9 +43,9 @@ class Preparation:
     """A request for a summary.
 
     Attributes:
-        session: The segment at the time of the request.
-        sender: Its budget pays, "platform:sender id".
-        ended: Set when it is written or given up.
+        session: The requested segment.
+        sender: Who pays, "platform:sender id".
+        ended: Set when the summary is written or given up.
     """
 
     session: Session
@@ -55,7 +55,7 @@ class Preparation:
 
 
 class Preparations:
-    """Writes one summary for each segment that asks, at most once at a time."""
+    """Writes requested summaries, at most one per segment at a time."""
 
     def __init__(
         self, database: Database, agent: Agent, parts: ContextParts, budgets: Budgets
@@ -70,11 +70,11 @@ class Preparations:
         self._failures: dict[int, SummaryFailed] = {}
 
     def take(self, agent: Agent, parts: ContextParts) -> None:
-        """Use another agent and its limits from now on."""
+        """Switch to another agent and its limits."""
         self._agent, self._parts = agent, parts
 
     def ask(self, session: Session, sender: str = "") -> None:
-        """Have a summary written for a segment, if none is under way; returns at once."""
+        """Request a segment's summary unless one is in progress; return at once."""
         cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
         if self._parts.summariser is None or session.id in self._known or cooling:
             return
@@ -83,13 +83,13 @@ class Preparations:
         self._waiting.put_nowait(preparation)
 
     async def ready(self, session_id: int) -> Summary | None:
-        """Return the summary of a segment; waits for one that is being written.
+        """Return a segment's summary, waiting for one in progress.
 
-        One that was not begun is given up: the caller writes it at once. Waits no longer than all
-        calls of a compaction may take.
+        A summary not started yet is given up: the caller writes it at once. The wait is limited to
+        the time of a compaction's calls.
 
         Raises:
-            SummaryFailed: It failed a short time ago, or takes longer than that.
+            SummaryFailed: It failed recently or takes too long.
         """
         known = self._known.get(session_id)
         if known is not None and not known.begun:
@@ -108,12 +108,12 @@ class Preparations:
         return found
 
     async def wait_idle(self) -> None:
-        """Wait until all summaries are written or given up."""
+        """Wait until no summary is in progress."""
         while self._known:
             await next(iter(self._known.values())).ended.wait()
 
     async def run(self) -> None:
-        """Write the requested summaries, until cancelled."""
+        """Write requested summaries until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for n in range(AT_ONCE):
                 tasks.create_task(self._work(), name=f"prepare {n}")
@@ -168,7 +168,7 @@ class Preparations:
         )
 
     async def _session_without(self, asked: Session) -> Session | None:
-        """Read a segment again; None if it has a summary by now, or is not in force."""
+        """Read a segment again; None if it has a summary or is no longer active."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
             self._cool_down(asked.id, REST_S)
             return None
@@ -187,7 +187,7 @@ class Preparations:
         return await write_ahead(view, meter, limits, calls, engine.prepare, days)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
-        """Return the view to summarise, or the originals behind an extract of it."""
+        """Return the view to summarize, or the originals behind its extract."""
         plan = session.plan
         if rewritten and plan.compacted and plan.summaries[0].source == "extract":
             whole = replace(plan, summaries=(), pinned=(), tail_from=0, edits=())
@@ -196,7 +196,7 @@ class Preparations:
         return await open_view(self._database, session, plan)
 
     async def _can_be_read(self, session: Session, whole: ViewPlan) -> bool:
-        """Whether the originals of an extract are not erased, and not too long."""
+        """Whether an extract's originals exist and are short enough."""
         here, extract = session.conversation, session.plan.summaries[0]
         span = (extract.first_seq, extract.last_seq)
         if not await self._database.read(transcript.is_complete, here, *span):
@@ -208,7 +208,7 @@ class Preparations:
     async def _keep(
         self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str
     ) -> bool:
-        """Book the calls, with the summary if there is one; whether the segment took it."""
+        """Book the calls and store the summary, if any; return whether the segment accepted it."""
         conversation = session.conversation
         if summary is None:
             await self._database.write(spending.book, conversation, None, sender, spent)
@@ -219,7 +219,7 @@ class Preparations:
 
     def _cool_down(self, session_id: int, cooldown_s: float) -> None:
         now = time.monotonic()
-        # Ended segments must not stay in memory.
+        # Drop ended segments from memory.
         left = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before = {**left, session_id: now + cooldown_s}
         self._failures = {key: exc for key, exc in self._failures.items() if key in left}

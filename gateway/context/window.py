@@ -1,8 +1,8 @@
 """The view of a turn, and the parts that keep it within the window.
 
-Views are kept, so that the next turn reads only new messages. The transcript is append-only and a
-segment keeps its plan: a kept view stays valid as long as its segment is in force. Messages that
-are not committed are never kept.
+Views are cached, so the next turn reads only new messages. The transcript is append-only and a
+segment keeps its plan, so a cached view stays valid while its segment is active. Uncommitted
+messages are never cached.
 """
 
 import asyncio
@@ -33,33 +33,33 @@ from gateway.storage.reports import spending
 from gateway.storage.reports.spending import Where
 
 FEW_MESSAGES = 200
-"""Read and rendered on the event loop: a thread would cost more than it saves."""
+"""Number of messages up to which they are read on the event loop: a thread would cost more."""
 KEPT_BYTES = 32_000_000
-"""About the most that all of them take; some 50,000 short messages."""
+"""Approximate memory limit of all cached views: some 50,000 short messages."""
 MESSAGE_BYTES = 350
 PART_BYTES = 550
-"""The memory of a message next to its text, and of each part and call in it. Source: measured, 200
-to 300 and 350 to 550."""
+"""Memory overhead of a message, and of each part and call in it. Source: measured, 200 to 300 and
+350 to 550."""
 
 Rows = Sequence[tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptView:
-    """A segment's view as it was read, and its size in bytes; never changed."""
+    """A segment's cached view and its size in bytes; immutable."""
 
     session_id: int
     view: View
     size: int
 
     def is_of(self, session: Session) -> bool:
-        """Whether it shows this segment."""
+        """Whether the view belongs to this segment."""
         of = session.id, session.system_prompt or "", session.plan
         return (self.session_id, self.view.system, self.view.plan) == of
 
 
 class KeptViews:
-    """The views that were opened last; the oldest go when they take more than `most_bytes`."""
+    """The most recently opened views; the oldest are dropped above `most_bytes`."""
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
         self.size = 0
@@ -67,7 +67,7 @@ class KeptViews:
         self._kept: dict[int, KeptView] = {}
 
     async def open(self, database: Database, session: Session) -> View:
-        """Return the view of a segment in force; reads only the messages that are not kept."""
+        """Return the view of an active segment; read only messages that are not cached."""
         here = session.conversation
         known = self._kept.get(here)
         if known is not None and not known.is_of(session):
@@ -83,7 +83,7 @@ class KeptViews:
         return View(view.system, view.plan, [*view.entries], [*view.messages])
 
     def clear(self) -> None:
-        """Let go of all: erased messages must not stay in memory, nor those of its children."""
+        """Drop all views: erased messages, also of children, must not stay in memory."""
         self._kept.clear()
         self.size = 0
 
@@ -93,25 +93,25 @@ class KeptViews:
 
 
 async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
-    """Load the view by any plan of a segment's conversation, behind the segment's prompt."""
+    """Load a view by any plan of a segment's conversation, after the segment's prompt."""
     return (await _read(database, session, plan, None)).view
 
 
 async def _read(
     database: Database, session: Session, plan: ViewPlan, known: KeptView | None
 ) -> KeptView:
-    """Read the messages behind the known ones."""
+    """Read the messages after the known ones."""
     after = known.view.entries[-1].seq if known and known.view.entries else 0
     rows = await database.read(transcript.load_rows, session.conversation, plan, after)
     build = partial(_with_rows, session, plan, known, rows)
-    # Decoding and rendering thousands of messages would block the event loop.
+    # Decoding thousands of messages would block the event loop.
     few = len(rows) <= FEW_MESSAGES and (known is not None or not plan.edits)
     return build() if few else await asyncio.to_thread(build)
 
 
 def _with_rows(session: Session, plan: ViewPlan, known: KeptView | None, rows: Rows) -> KeptView:
     system, newer = session.system_prompt or "", transcript.decoded(rows)
-    # Quotes inside of a text are escaped.
+    # Quotes inside a text are escaped.
     parts = sum(body.count('"type":') for _, body in rows)
     size = sum(sys.getsizeof(body) + MESSAGE_BYTES for _, body in rows) + PART_BYTES * parts
     if known is None:
@@ -124,12 +124,12 @@ def _with_rows(session: Session, plan: ViewPlan, known: KeptView | None, rows: R
 
 @dataclass(frozen=True, slots=True)
 class ContextParts:
-    """Keeps views within the window, for all turns; each turn gets its own engine and planner.
+    """Keeps views within the window; each turn gets its own engine and planner.
 
     Attributes:
         enabled: `compression.enabled`.
-        limits: Of the settings' main model.
-        summariser: Writes summaries; None for the extractor alone.
+        limits: Limits of the configured main model.
+        summariser: Writes summaries; None for only the extractor.
     """
 
     enabled: bool
@@ -140,7 +140,7 @@ class ContextParts:
 
     @property
     def writers(self) -> Sequence[ChatModel]:
-        """The models that write summaries; the main one may be among them."""
+        """The models that write summaries, maybe including the main model."""
         return self.summariser.models if self.summariser else ()
 
     def planner(
@@ -150,11 +150,11 @@ class ContextParts:
         store: CompactionStore,
         spending: Spending | None = None,
     ) -> Planner:
-        """Return the planner of a turn; its summaries count for the budgets of `spending`."""
-        # An engine lives for one turn; the plan keeps what must outlive it (decision 071).
+        """Return a turn's planner; its summaries count against the budgets of `spending`."""
+        # An engine lives for one turn; the plan stores lasting state (decision 071).
         engine = self.make_engine(self.limits_for(agent))
         engine.attach(store.archive())
-        # A lineage begun by `/new` or a reset, in which no call was reported (decision 071).
+        # A lineage started by `/new` or a reset, without a reported call yet (decision 071).
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))
@@ -174,7 +174,7 @@ class ContextParts:
         )
 
     async def opened(self, agent: Agent, journal: Journal) -> tuple[View, Planner]:
-        """Return the view of a journal's turn, and its planner for this agent."""
+        """Return the view and the planner of a journal's turn."""
         session = journal.turn.session
         view = await self.views.open(journal.database, session)
         return view, self.planner(agent, session, journal, journal.spending)
@@ -191,13 +191,13 @@ class ContextParts:
         """Yield the state and the ports of an attempt at a journal's turn.
 
         Args:
-            make: Returns the context of tools; called with the first call of one.
-            on_trouble: Called at each wait for a model in trouble.
+            make: Returns the tool context; called at the first tool call.
+            on_trouble: Called at each wait for an unavailable model.
         """
         turn, conversation = journal.turn, journal.turn.lease.conversation
         view, planner = await self.opened(agent, journal)
         used = 0
-        # No step yet, which is not worth a query; but a child may have lost its first call.
+        # A first attempt has no steps, so skip the query; but a child may have lost its first call.
         is_fresh = turn.attempt == 1 and turn.messages[-1]["role"] == "user"
         may_have_used = turn.lease.parent is not None or not is_fresh
         if agent.settings.max_turn_tokens is not None and may_have_used:
@@ -208,10 +208,10 @@ class ContextParts:
         made: list[ToolContext] = []
 
         async def tools() -> ToolContext:
-            # Once: all calls of an attempt have the same rights.
+            # Once, since all calls of an attempt have the same rights.
             if not made:
                 context = await make(planner)
-                # A compaction may have taken the pages of this turn out of the view.
+                # A compaction may have removed this turn's pages from the view.
                 shown = [*turn.messages, *(entry.message for entry in view.entries)]
                 context.rights.read.trail.note_shown(shown)
                 made.append(context)
@@ -230,7 +230,7 @@ class ContextParts:
             yield state, ports
 
     def limits_for(self, agent: Agent) -> Limits:
-        """Return the current limits for the agent's first model: its window may shrink."""
+        """Return the current limits of the agent's first model, whose window may shrink."""
         now = agent.models[0].context_length
         limits = self.limits
         return limits if limits.context_length == now else replace(limits, context_length=now)
@@ -239,8 +239,8 @@ class ContextParts:
 def meter_of(agent: Agent, session: Session) -> TokenMeter:
     """Return the meter of a segment.
 
-    The ratio of another model's estimates does not apply to this one; the report of another model
-    is still better than an estimate.
+    Another model's estimate ratio does not apply to this one, but its report is still better than
+    an estimate.
     """
     model = agent.models[0].name
     ratio = session.token_ratio if session.report_model in {None, model} else 1.0
@@ -248,7 +248,7 @@ def meter_of(agent: Agent, session: Session) -> TokenMeter:
 
 
 def last_report(session: Session) -> ReportedUsage | None:
-    """Return the last reported usage of the segment's view."""
+    """Return the last reported usage of a segment's view."""
     if session.prompt_tokens is None or session.prompt_upto_seq is None:
         return None
     return ReportedUsage(
@@ -260,14 +260,14 @@ def last_report(session: Session) -> ReportedUsage | None:
 
 
 def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:
-    """Add the tools of its context engine to an agent."""
+    """Add the context engine's tools to an agent."""
     offered = parts.make_engine(parts.limits).get_tool_schemas()
     tools = engine_tools(offered, {schema.name for schema in agent.tools.schemas})
     return replace(agent, tools=agent.tools.changed(tools)) if tools else agent
 
 
 def summaries_text(summariser: Summariser | None) -> str:
-    """Describe the models that write summaries, in the order in which they are asked."""
+    """Describe the summary models in the order in which they are tried."""
     if summariser is None:
         return "the extractor alone"
     writers = [
