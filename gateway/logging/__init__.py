@@ -1,1 +1,1 @@
-"""Where log lines go, and how they are written."""
+"""Logging: the destinations and format of log lines."""

@@ -1,11 +1,11 @@
-"""Listeners to events of the log, and its newest lines.
+"""Listeners for log events, and the newest lines.
 
-A listener hears an event before its line is made, even if `logging.level` drops the line (but for
-`debug` events). It is called on the path of a message: it returns at once, and neither raises nor
-logs.
+A listener gets an event before its line is written, even if `logging.level` drops the line (except
+for `debug` events). It runs on the message path, so it must return at once and neither raise nor
+log.
 
-The newest lines are kept in memory, redacted and bounded, even without a log file
-(`logging.file: false`); older ones are read from the log file.
+The newest lines stay in memory, redacted and bounded, even without a log file (`logging.file:
+false`); older ones are read from the file.
 """
 
 import threading
@@ -24,14 +24,14 @@ import structlog
 from structlog.typing import EventDict
 
 Listener = Callable[[Mapping[str, Any]], None]
-"""Takes the fields of a line: `event`, `level`, what was bound, and its own."""
+"""Receives a line's fields: `event`, `level`, bound fields, and its own."""
 End = Callable[[], None]
 EVERYTHING = ""
-"""As a name: any event."""
+"""The name that matches any event."""
 
 
 class Taps:
-    """The listeners of this process, as structlog's configuration is the process's."""
+    """The listeners of this process."""
 
     def __init__(self) -> None:
         self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
@@ -59,13 +59,13 @@ TAPS = Taps()
 
 
 class Tapped:
-    """A processor of structlog: calls the listeners, then drops events below a level."""
+    """A structlog processor: calls the listeners, then drops events below a level."""
 
     def __init__(self, level: int) -> None:
         self.write_from(level)
 
     def write_from(self, level: int) -> None:
-        """Write events of this level and above, from now on."""
+        """Set the lowest level to write."""
         numbers = structlog.processors.NAME_TO_LEVEL
         self._written = frozenset(name for name, number in numbers.items() if number >= level)
 
@@ -79,9 +79,9 @@ class Tapped:
 
 MOST_LINES = 5_000
 MOST_BYTES = 2_000_000
-"""Bound of the lines in memory together."""
+"""Memory limit of all lines."""
 SEARCHED_BYTES = 6_000_000
-"""Searched at the end of the log file, about 20,000 lines; 100 ms."""
+"""Bytes to search at the end of the log file: about 20,000 lines in 100 ms."""
 LEVELS = ("debug", "info", "warning", "error")
 _SUBJECTS = ("kind", "plugin", "call", "server", "tool", "model", "adapter", "platform")
 _TELLING = (*_SUBJECTS, "sender", "how", "code", "reason", "error", "problems", "path")
@@ -90,7 +90,7 @@ _PLACES = ("conversation", "session", "session_id", "chat", "parent")
 
 
 class RecentLines:
-    """The newest lines of this process, bounded, from any thread.
+    """The newest lines of this process; bounded and thread-safe.
 
     Attributes:
         count: Number of the newest line.
@@ -103,7 +103,7 @@ class RecentLines:
         self._lock = threading.Lock()
 
     def add(self, line: bytes) -> None:
-        """Keep a line; the oldest ones make room for it."""
+        """Store a line, dropping the oldest if needed."""
         with self._lock:
             self.count += 1
             self._kept.append((self.count, line))
@@ -112,7 +112,7 @@ class RecentLines:
                 self._bytes -= len(self._kept.popleft()[1])
 
     def since(self, number: int) -> list[tuple[int, bytes]]:
-        """Return the lines after a number that are still kept, each with its number, from 1 on."""
+        """Return the stored lines after a number, each with its number (starting at 1)."""
         with self._lock:
             behind = min(max(self.count - number, 0), len(self._kept))
             return list(islice(self._kept, len(self._kept) - behind, None))
@@ -124,16 +124,16 @@ RECENT = RecentLines()
 
 @dataclass(frozen=True, slots=True)
 class LineFilter:
-    """Which lines are wanted; an empty field admits all.
+    """A filter of lines; an empty field accepts all.
 
     Attributes:
-        level: This one and those above it; one of `LEVELS`.
-        event: Its name; `*` and `?` as in file names.
-        place: The id of a session, a conversation or a chat.
-        chat: The platform's id of a chat, then the ids of its conversations.
-        trace: Its beginning.
-        text: Anywhere in the line, in any case.
-        since: The first moment, as in the field timestamp without its Z.
+        level: Lowest level; one of `LEVELS`.
+        event: Event name with wildcards `*` and `?`.
+        place: Id of a session, conversation or chat.
+        chat: A platform's chat id, then the ids of its conversations.
+        trace: Start of a trace id.
+        text: Text anywhere in the line, case-insensitive.
+        since: Start time in timestamp format without Z.
     """
 
     level: str = ""
@@ -146,7 +146,7 @@ class LineFilter:
     since: str = ""
 
     def admits(self, line: bytes) -> dict[str, Any] | None:
-        """Return the fields of a wanted line, else None; a file may contain anything."""
+        """Return the fields of a matching line, else None; a file may contain anything."""
         record = log_record(line)
         if record is None or not self._fits(record):
             return None
@@ -172,18 +172,18 @@ class LineFilter:
 
 
 LATELY_S = 900
-"""A warning is recent for this long."""
+"""Seconds for which a warning counts as recent."""
 
 
 def lately() -> LineFilter:
-    """Return the filter of the recent warnings and errors."""
+    """Return a filter for recent warnings and errors."""
     began = datetime.now(UTC) - timedelta(seconds=LATELY_S)
     return LineFilter(level="warning", since=f"{began:%Y-%m-%dT%H:%M:%S.%f}")
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """The number of lines of a name, and time and reason of the newest, of 300 characters."""
+    """The number of lines of one kind, with time and reason (300 characters) of the newest."""
 
     name: str
     count: int
@@ -192,7 +192,7 @@ class Occurrences:
 
 
 def tallied(records: Sequence[Mapping[str, Any]], by: str = "event") -> list[Occurrences]:
-    """Count lines (the oldest first) by one of their fields; the most frequent first."""
+    """Count lines (oldest first) by a field; return the most frequent first."""
     last = {str(record.get(by)): record for record in records}
     counts = Counter(str(record.get(by)) for record in records).most_common()
     return [
@@ -208,16 +208,16 @@ def _why(record: Mapping[str, Any], by: str) -> str:
 
 
 def rank(level: str) -> int:
-    """Return the place of a level among `LEVELS`."""
+    """Return a level's index in `LEVELS`."""
     return LEVELS.index(level)
 
 
 LEADING = frozenset({"timestamp", "level", "event", "exception"})
-"""Fields of a line that are shown apart from the others."""
+"""Fields shown separately from the others."""
 
 
 def log_record(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a line of the log, or None for anything else."""
+    """Parse a log line; None for anything else."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -228,13 +228,13 @@ def log_record(line: bytes) -> dict[str, Any] | None:
 def newest(
     recent: RecentLines, files: Sequence[Path], wanted: LineFilter, limit: int
 ) -> list[dict[str, Any]]:
-    """Return the newest wanted lines, the oldest of them first.
+    """Return the newest matching lines, oldest first.
 
-    If those in memory are too few, the end of the log file is searched, which has the lines of
-    earlier processes as well. It may read `SEARCHED_BYTES`: call it in a thread.
+    If memory has too few, search the end of the log file, which includes earlier processes. May
+    read `SEARCHED_BYTES`, so call it in a thread.
 
     Args:
-        files: The log file and the rotated ones, the newest first.
+        files: The log file and rotated files, newest first.
     """
     here = [line for _, line in recent.since(0)]
     found = _taken(reversed(here), wanted, limit)
@@ -248,16 +248,16 @@ def newest(
 
 
 def _taken(lines: Iterable[bytes], wanted: LineFilter, limit: int) -> list[dict[str, Any]]:
-    """Return the first wanted lines, in their order."""
+    """Return the first matching lines in order."""
     return list(islice(filter(None, map(wanted.admits, lines)), limit))
 
 
 def _end_of(files: Sequence[Path]) -> bytes:
-    """Return the end of the log: of its file, and of rotated ones if that is short."""
+    """Return the end of the log, including rotated files if the newest is short."""
     parts: list[bytes] = []
     missing = SEARCHED_BYTES
     for each in files:
-        # A file may have been renamed just now, or not exist yet.
+        # A file may have just been renamed, or not exist yet.
         with suppress(FileNotFoundError), each.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - missing))

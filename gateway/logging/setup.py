@@ -1,7 +1,7 @@
-"""Logging: structlog events and the libraries' records become JSON lines, secrets masked.
+"""Logging: turns structlog events and library records into JSON lines with masked secrets.
 
-An event is rendered and redacted once, and goes to stdout (JSON lines, or readable on a terminal)
-and to a rotated file. docs/logging.md lists the events.
+An event is rendered and redacted once, then written to stdout (JSON lines, or readable in a
+terminal) and a rotated file. docs/logging.md lists the events.
 """
 
 import atexit
@@ -39,7 +39,7 @@ from gateway.settings.tree import LoggingSettings, Settings
 
 log = structlog.get_logger()
 
-# They log every request at INFO; httpx with the bot token. The register adds the platforms' SDKs.
+# They log every request at INFO, httpx with the bot token. The registry adds the platforms' SDKs.
 TAMED_LIBRARIES = (
     "aiohttp.access",
     "anthropic",
@@ -49,38 +49,38 @@ TAMED_LIBRARIES = (
     "httpx2",
     "sqlalchemy",
 )
-# Their errors quote texts of tools; the failure is logged without them.
+# Their errors quote tool texts; the failure is logged without them.
 SILENT_LIBRARIES = ("mcp",)
 MAX_BYTES = 20_000_000
 KEPT_FILES = 5
-"""Rotated files kept with the newest one."""
+"""Number of rotated files kept besides the newest."""
 FLOOD_S = 1.0
 LINES_PER_S = 1_000
 TROUBLES_PER_S = 20
-"""Lines of one event in a second: of debug and info, and of warnings and errors. Ten thousand a
+"""Most lines per event and second, for debug and info and for warnings and errors. Ten thousand per
 second would push everything else out of the files.
 """
 MOST_CONVERSATIONS = 1_000
-"""Counted separately."""
+"""Most conversations counted separately."""
 REFUSALS = frozenset({
     *("body_too_slow", "connection_displaced", "connection_refused", "head_too_long"),
     *("metrics_refused", "slack_webhook_denied", "telegram_webhook_denied"),
     *("web_request_refused", "web_sign_in_refused"),
 })
-"""Events that any outsider can cause, any number of times."""
+"""Events that any outsider can cause in any number."""
 REFUSALS_S = 60.0
 REFUSALS_PER_MIN = 5
-"""Lines for one event and address: enough to see the attempt; more add nothing."""
+"""Lines per event and address: enough to see the attempt."""
 MOST_ADDRESSES = 100
-"""Addresses counted separately in a minute; the others count as one. Bounds memory and lines."""
+"""Addresses counted separately per minute; the others count as one. Bounds memory and lines."""
 OTHERS = "others"
 LineToText = Callable[[bytes], str]
-"""Makes a JSON line readable."""
+"""Formats a JSON line for reading."""
 FloodKey = tuple[Any, Any, str, str]
-"""Event, a library's logger, level; for a refusal also the address."""
+"""Event, library logger, level; for a refusal also the address."""
 _QUIET = frozenset({"debug", "info"})
 _LEADING = ("timestamp", "level", "event")
-# By itself it cuts everything at 30 characters.
+# The default cuts everything at 30 characters.
 _repr = Repr()
 _repr.maxother = _repr.maxstring = 10_000
 
@@ -92,14 +92,14 @@ def configure_logging(
     stream: TextIO | None = None,
     clock: Clock = time.monotonic,
 ) -> End:
-    """Route everything that is logged in this process.
+    """Configure all logging of this process.
 
     Args:
-        clock: Seconds, for counting repeated events.
+        clock: Returns seconds, for counting repeated events.
 
     Returns:
-        A function that restores everything and closes the file. It also runs when the interpreter
-        ends, so that an unhandled exception can still be logged.
+        A function that restores the previous state and closes the file. It also runs at interpreter
+        exit, so that an unhandled exception can still be logged.
 
     Raises:
         SettingsError: The log file cannot be written.
@@ -125,10 +125,10 @@ def configure_logging(
 
 
 def change_logging(settings: Settings) -> None:
-    """Use the level of other settings, and mask their secrets as well, from now on."""
+    """Apply new settings: their level and secrets."""
     number = logging.getLevelNamesMapping()[settings.logging.level.upper()]
     sink = structlog.get_config()["logger_factory"]()
-    # In a test lines may go elsewhere.
+    # Tests may log elsewhere.
     if isinstance(sink, Sink):
         sink.redactor.learn(secret_values(settings))
         for _, secret in references_in(settings):
@@ -142,14 +142,14 @@ def change_logging(settings: Settings) -> None:
 
 @dataclass(slots=True)
 class LogOutput:
-    """A destination of lines; `lost` counts those it did not accept since the last one."""
+    """A destination of lines; `lost` counts lines not accepted since the last success."""
 
     name: str
     write: Callable[[bytes], None]
     lost: int = 0
 
     def take(self, line: bytes) -> int:
-        """Write a line; return how many were lost before it, once writing works again."""
+        """Write a line; return the number of lines lost before it once writing works again."""
         try:
             self.write(line)
         except (OSError, ValueError):
@@ -162,12 +162,12 @@ class LogOutput:
 
 @dataclass(slots=True)
 class Flood:
-    """The lines of one event within a second (of a refusal: a minute) after its first one.
+    """Counts one event's lines within a second (for a refusal, a minute) of its first.
 
     Attributes:
         most: Limit of `written`.
-        left_out: Lines not written.
-        conversations: Of the lines left out, `MOST_CONVERSATIONS` at most.
+        left_out: Number of suppressed lines.
+        conversations: Conversations of suppressed lines, at most `MOST_CONVERSATIONS`.
     """
 
     began: float
@@ -177,7 +177,7 @@ class Flood:
     conversations: set[Any] = field(default_factory=set)
 
     def takes(self, event: EventDict) -> bool:
-        """Whether another line is written."""
+        """Count a line; return whether to write it."""
         if self.written < self.most:
             self.written += 1
             return True
@@ -189,10 +189,11 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """structlog's logger for finished events; every level does the same.
+    """structlog's logger for rendered events; all levels do the same.
 
-    A repeated event is written a limited number of times a second, a refused request a few times a
-    minute for each address. One line counts those left out, with the next line or at the end.
+    A repeated event is written a limited number of times per second, a refused request a few times
+    per minute and address. One line reports the suppressed number, with the next line or at the
+    end.
     """
 
     outputs: list[LogOutput]
@@ -205,7 +206,7 @@ class Sink:
     def msg(self, event: EventDict) -> None:
         """Render, redact and write one event; never raises."""
         with self.lock:
-            # Counts of refusals come in a bounded burst, one line for each address.
+            # Reports of refusals come in a bounded burst, one line per address.
             if event["event"] != "refusals_counted" and not self._flood_of(event).takes(event):
                 return
         line = self._render(event)
@@ -215,19 +216,19 @@ class Sink:
                     log.warning("log_lines_lost", output=output.name, lines=lost)
 
     def close(self) -> None:
-        """Report the lines left out since the last report."""
+        """Report the lines suppressed since the last report."""
         with self.lock:
             for floods in (self.floods, self.refusals):
                 _tell_floods(floods, math.inf)
 
     def _flood_of(self, event: EventDict) -> Flood:
-        """Return the count of an event; report the lines left out in expired counts."""
+        """Return an event's counter; report suppressed lines of expired counters."""
         now = self.clock()
         _tell_floods(self.floods, now - FLOOD_S)
         if self.refusals:
             _tell_floods(self.refusals, now - REFUSALS_S)
         floods, most = self.floods, LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
-        # Libraries log everything as one event.
+        # All library records share one event name.
         key = event["event"], event.get("logger"), event["level"], ""
         if event["event"] in REFUSALS:
             floods, most = self.refusals, REFUSALS_PER_MIN
@@ -249,14 +250,14 @@ class Sink:
 
 
 def _tell_floods(floods: dict[FloodKey, Flood], until: float) -> None:
-    """Drop counts begun until then, and report those with lines left out."""
+    """Drop counters started before a time, reporting suppressed lines."""
     while floods:
         key, flood = next(iter(floods.items()))
         if flood.began > until:
             return
         del floods[key]
         if flood.left_out:
-            # Without the fields bound by the next line's caller.
+            # In an empty context, without the fields bound by the current caller.
             Context().run(_tell_flood, key, flood)
 
 
@@ -292,7 +293,7 @@ def _console_lines(*, colors: bool) -> LineToText:
         colors=colors,
         sort_keys=False,
         exception_formatter=structlog.dev.plain_traceback,
-        # Quoted, so that control characters in a value are spelled out.
+        # Quoted, so that control characters are escaped.
         repr_native_str=True,
     )
 
@@ -320,20 +321,20 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
         ],
         wrapper_class=_wrapper(level),
         logger_factory=lambda *_: sink,
-        # A cached logger would go on writing to this sink after a later configuration.
+        # A cached logger would keep writing to this sink after a later configuration.
         cache_logger_on_first_use=False,
     )
 
 
 def _with_span(_: Any, __: str, event: EventDict) -> EventDict:
-    """Add the exported span in which a line was written."""
+    """Add the ids of the current exported span."""
     if (here := spans.exported_id()) is not None:
         event["span"] = here
     return event
 
 
 def _wrapper(level: int) -> Any:
-    # Listeners hear events below the level as well (gateway/logging/recent.py).
+    # Listeners also get events below the level (gateway/logging/recent.py).
     return structlog.make_filtering_bound_logger(min(level, logging.INFO))
 
 
@@ -346,7 +347,7 @@ def _to_json(event: EventDict) -> bytes:
     try:
         return orjson.dumps(event, default=_repr.repr, option=options)
     except TypeError:
-        # Half a surrogate pair, a number over 64 bits, a loop: every value as text instead.
+        # Lone surrogates, integers over 64 bits, recursion: convert every value to text.
         return orjson.dumps({_words(key): _words(event[key]) for key in event}, option=options)
 
 
@@ -362,7 +363,7 @@ def _route_libraries(level: int, undo: ExitStack) -> None:
     sdks = [package for platform in platforms() for package in platform.sdk]
     levels = dict.fromkeys((*TAMED_LIBRARIES, *sdks), logging.WARNING)
     levels |= dict.fromkeys(SILENT_LIBRARIES, logging.CRITICAL)
-    # No library is worth reading below INFO.
+    # Library records below INFO are never logged.
     for name, wanted in {"root": max(level, logging.INFO), **levels}.items():
         library = logging.getLogger(None if name == "root" else name)
         undo.callback(library.setLevel, library.level)
@@ -370,7 +371,7 @@ def _route_libraries(level: int, undo: ExitStack) -> None:
 
 
 class LibraryHandler(logging.Handler):
-    """Passes records of the standard library's loggers into the same pipeline."""
+    """Passes standard library log records into the same pipeline."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -388,14 +389,14 @@ class LibraryHandler(logging.Handler):
 
 
 def _level_of(record: logging.LogRecord) -> int:
-    """Return one of the four levels; alembic's lines about migrations are for debugging."""
+    """Map a record to one of the four levels; alembic's migration lines become debug."""
     if record.name.startswith("alembic") and record.levelno == logging.INFO:
         return logging.DEBUG
     return min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
 
 
 def _catch_unhandled(undo: ExitStack) -> None:
-    """Log unhandled exceptions, also of threads; asyncio reports through its own logger."""
+    """Log unhandled exceptions, including threads'; asyncio uses its own logger."""
     undo.callback(setattr, sys, "excepthook", sys.excepthook)
     undo.callback(setattr, threading, "excepthook", threading.excepthook)
     previous = sys.excepthook
@@ -417,14 +418,14 @@ def _catch_unhandled(undo: ExitStack) -> None:
 
 
 def log_path(settings: LoggingSettings, home: Path) -> Path | None:
-    """Return the log file's path, relative to PARLEY_HOME, or None if there is none."""
+    """Return the log file's path, resolved against PARLEY_HOME, or None."""
     if settings.file is False:
         return None
     return home / (settings.file or Path("logs") / "parley.jsonl")
 
 
 def refuse_unwritable_log(path: Path | None) -> None:
-    """Raise SettingsError if a log file cannot be written; do not create it."""
+    """Raise SettingsError if a log file is not writable, without creating it."""
     if path is not None:
         there = next(each for each in (path, *path.parents) if each.exists())
         is_right = there.is_file() if there == path else there.is_dir()
@@ -439,10 +440,10 @@ def predecessors(path: Path) -> list[Path]:
 
 
 class LogFile:
-    """Appends whole lines and starts a new file when `max_bytes` would be exceeded.
+    """Appends whole lines, and starts a new file before `max_bytes` is exceeded.
 
-    A write goes to the page cache at once (3 microseconds), so that a killed process loses no line;
-    a queue would lose its contents.
+    Each write reaches the page cache at once (3 microseconds), so a killed process loses no line,
+    unlike with a queue.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -457,10 +458,10 @@ class LogFile:
             raise SettingsError(text) from exc
 
     def write(self, line: bytes) -> None:
-        """Append a line, which ends with a newline.
+        """Append a line that ends with a newline.
 
         Raises:
-            OSError: It was not written completely; the next one starts on a line of its own.
+            OSError: The line is incomplete; the next one starts on a new line.
         """
         found = None
         with suppress(OSError):
@@ -468,16 +469,16 @@ class LogFile:
         if found is None or (found.st_dev, found.st_ino) != self._place:
             self._open_anew()
         else:
-            # It may have been truncated.
+            # The file may have been truncated.
             self._size = found.st_size
         if self._size and self._size + len(line) > self._rotate_at:
             try:
                 self._rotate()
             except OSError:
-                # Continue in this file for a twentieth of its size.
+                # Continue in this file for 5 % of its size before the next attempt.
                 self._rotate_at = max(self._size, self._max_bytes) + self._max_bytes // 20 + 1
         data = b"\n" + line if self._torn else line
-        # Until it is complete: a write may fail, or end in the middle of the line.
+        # Set until the line is complete, since a write may fail or stop halfway.
         self._torn = True
         written = os.write(self._fd, data)
         self._size += written
@@ -495,21 +496,21 @@ class LogFile:
         self._rotate_at, self._torn = self._max_bytes, False
 
     def _open_anew(self) -> None:
-        """Open a new file after this one was moved or removed, as by logrotate."""
+        """Open a new file after this one was moved or removed, for example by logrotate."""
         if self._rotate_at > self._max_bytes:
-            # Our own rotation broke off and moved it; the next one continues.
+            # Our own interrupted rotation moved it; the next rotation continues.
             return
-        # If that fails, lines still go into the open file.
+        # If this fails, lines still go to the open file.
         with suppress(OSError), RESERVE.lent():
             opened, before = _opened(self._path), self._fd
             self._take(opened)
             os.close(before)
 
     def _rotate(self) -> None:
-        """Open first, then rename, so that no failure costs a line.
+        """Rotate: open first, then rename, so that a failure loses no line.
 
-        Files move up to the first free number. Only a rotation that finds none drops the oldest, so
-        that repeating one that broke off drops nothing.
+        Files move up to the first free number. The oldest is dropped only if no number is free, so
+        repeating an interrupted rotation drops nothing.
         """
         fresh = self._path.with_name(f"{self._path.name}.new")
         with RESERVE.lent():
@@ -529,7 +530,7 @@ class LogFile:
 
 def _opened(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not for other users: the lines hold ids of people.
+    # Not readable by others, since lines contain people's ids.
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 

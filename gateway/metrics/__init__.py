@@ -1,1 +1,1 @@
-"""Metrics and traces: what the gateway tells Prometheus and OpenTelemetry of itself."""
+"""Metrics for Prometheus and traces for OpenTelemetry."""

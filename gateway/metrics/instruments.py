@@ -1,8 +1,8 @@
-"""The figures of a gateway, and `/metrics`, which shows them.
+"""The metrics of a gateway, and the route `/metrics`.
 
-`recording` puts the instruments into the context of its caller, and so of all tasks that begin
-there: the parts on the path of a message know nothing of metrics (decision 331). A scrape reads the
-database once; if that fails its figures are left out, and `parley_database_up` is 0.
+`recording` sets the instruments in its caller's context, which later tasks inherit, so the message
+path knows nothing about metrics (decision 331). A scrape reads the database once; if that fails,
+its metrics are omitted and `parley_database_up` is 0.
 """
 
 import asyncio
@@ -62,10 +62,10 @@ REFUSED = (
     " of `metrics.token` in the header Authorization: Bearer.\n"
 )
 LOOKS_FOR_S = 2.0
-"""Longest wait for the database."""
+"""Longest wait for the database, in seconds."""
 LAG_EVERY_S = 1.0
 LAGS_KEPT = 60
-"""Delays of the event loop that are kept: those of the last minute."""
+"""Number of stored event loop delays: one minute."""
 
 
 class Sample(NamedTuple):
@@ -90,7 +90,7 @@ class Instruments:
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:
-        """Count all that happens in the context of the caller, until the body ends."""
+        """Count everything in the caller's context while the body runs."""
         self.seed, self._traces = seed_of(self._settings), _traces(self._settings)
         self.exports = self._traces is not None
         before = spans.RECORDER.get()
@@ -105,13 +105,13 @@ class Instruments:
                 self._timer.cancel()
             for end in ends:
                 end()
-            # Not by its token: a fixture of a test may end in another context than it began in.
+            # Not by token: a test fixture may end in another context.
             spans.RECORDER.set(before)
             if self._traces is not None:
                 await asyncio.to_thread(self._traces.close)
 
     def _measure_lag(self, due: float | None = None) -> None:
-        """Measure every second how late the event loop is."""
+        """Measure the event loop's delay every second."""
         loop = asyncio.get_running_loop()
         if due is not None:
             self._lags.append(max(loop.time() - due, 0.0))
@@ -132,7 +132,7 @@ class Instruments:
             log.info("metrics_refused", address=request.remote or "")
             headers = {"WWW-Authenticate": 'Bearer realm="parley metrics"'}
             return web.Response(text=REFUSED, status=401, headers=headers)
-        # OpenMetrics if the request accepts it, else the plain text format.
+        # OpenMetrics if accepted, else the text format.
         encode, kind = choose_encoder(",".join(request.headers.getall("Accept", [])))
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
@@ -148,10 +148,10 @@ class Instruments:
         return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
     def _may_read(self, request: web.Request) -> bool:
-        """Allow programs of this machine that come directly, and others with `metrics.token`.
+        """Allow direct requests from this machine, and others with `metrics.token`.
 
-        If the settings name a proxy all need the token: one that adds no header looks like a
-        program of this machine.
+        With a configured proxy all need the token, since a proxy without headers looks like a local
+        program.
         """
         if over_unix_socket(request):
             return True
@@ -196,7 +196,7 @@ class Instruments:
 
 def _adapters(supervised: Sequence[Supervised], watch: Watch) -> Iterator[Sample]:
     for each in supervised:
-        # After the colon follows the reason.
+        # The reason follows the colon.
         yield Sample(series.ADAPTER_STATE, 1, (each.name, each.state.partition(":")[0]))
     for account, silent_s in watch.silent_s.items():
         yield Sample(series.ACCOUNT_SILENT, silent_s, account)
@@ -213,14 +213,14 @@ def _work(reloading: Reloading) -> Iterator[Sample]:
     yield Sample(series.TURNS_RUNNING, worker.running)
     yield Sample(series.SERVED, worker.serving)
     yield Sample(series.TURN_PLACES, reloading.settings.queue.max_concurrent_turns)
-    # Keys of one model have the same name: it rests as long as all of them do.
+    # A model's keys share a name: it is paused only while all of them are.
     for name in dict.fromkeys(model.name for model in agent.models):
         left = [agent.recovery.rests.left_s(each) for each in agent.models if each.name == name]
         yield Sample(series.MODEL_RESTS, min(left), (name,))
 
 
 def _files(settings: Settings) -> Iterator[Sample]:
-    """Look at the disk; blocks."""
+    """Yield the samples of the disk; blocking."""
     disk = shutil.disk_usage(settings.home)
     yield Sample(series.DISK_FREE, disk.free)
     yield Sample(series.DISK_SIZE, disk.total)
@@ -228,7 +228,7 @@ def _files(settings: Settings) -> Iterator[Sample]:
         yield Sample(series.LOG_BYTES, sum(map(_size, [path, *predecessors(path)])))
     if (to := backups.folder_of(settings)) is not None:
         age_s = backups.newest_age_s(to)
-        # Without a sample no rule would ever tell of a backup that never was.
+        # Without a sample no rule could report a backup that was never made.
         yield Sample(series.BACKUP_AGE, math.inf if age_s is None else age_s)
     database = location_of(settings)
     if isinstance(database, Path):
@@ -240,12 +240,12 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
-        # A log is renamed, the database's own comes and goes.
+        # Logs are renamed, and the database's journal comes and goes.
         return 0
 
 
 def _samples(conn: Connection, settings: Settings, since: float) -> Iterator[Sample]:
-    """Yield the samples of the database; `since`: from when on money counts."""
+    """Yield the samples of the database; `since` is the start of counted costs."""
     waits = {what: health.waiting(conn, what) for what in health.WAITS}
     counts = health.counts(conn)
     yield from _waiting(series.INBOX_DEPTH, series.INBOX_AGE, waits["unanswered"])
@@ -289,21 +289,21 @@ def _traces(settings: Settings) -> "Traces | None":
 
 
 def seed_of(settings: Settings) -> bytes:
-    """Return 16 bytes that identify this installation; all its replicas have the same."""
+    """Return 16 bytes that identify this installation, equal on all replicas."""
     location = location_of(settings)
     if isinstance(location, Path):
-        # From the file next to the database: a start reads no more of that than it must.
+        # From the file next to the database, to avoid reading the database at start.
         seen = sqlite_file.read_mark(sqlite_file.mark_of(location, settings.home))
         name = "" if seen is None else seen.name
     else:
-        # Without user and password: those may change.
+        # Without user and password, which may change.
         parts = urlsplit(location.url.get_secret_value())
         name = f"{parts.hostname}:{parts.port}{parts.path}"
     return blake2b(name.encode(), digest_size=16).digest()
 
 
 def known_labels(reloading: Reloading) -> Mapping[str, Collection[str]]:
-    """Return the configured values of each label that has a list."""
+    """Return the configured values of each label with a list."""
     mind, settings, supervised = reloading.mind, reloading.settings, reloading.parts.supervised
     own = [each.adapter.platform for each in supervised]
     return {
@@ -318,12 +318,12 @@ def known_labels(reloading: Reloading) -> Mapping[str, Collection[str]]:
 
 
 def _is_from_here(request: web.Request) -> bool:
-    """Whether a program of this machine asks, not a page in a browser."""
+    """Whether the request comes from a program on this machine, not from a web page."""
     try:
         is_loopback = ip_address(request.remote or "").is_loopback
     except ValueError:
         return False
     if not is_loopback or forwarding_header(request) is not None or "Origin" in request.headers:
         return False
-    # A foreign page may make its own name lead here (DNS rebinding).
+    # A foreign page may resolve its own name to this machine (DNS rebinding).
     return names_loopback(request.headers.get("Host", ""), connection_of(request).getsockname()[1])

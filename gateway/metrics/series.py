@@ -1,10 +1,10 @@
-"""The series of `/metrics` and what moves them, the labels and the counts.
+"""The series of `/metrics` with their sources, labels and counters.
 
-docs/metrics.md is generated from the tables. `EVENTS` are moved by events of the log, `SPANS` by
-spans; `STATE` is read at a scrape (gateway/metrics/instruments.py). Labels contain what an operator
-has configured and words of the code, never ids of chats or people: a label with a list of known
-values (platforms, accounts, models, tools) takes no other one; of the rest `MOST_VALUES` are told
-apart, if they look like a word of the code. Everything else is `other`.
+docs/metrics.md is generated from the tables. Log events update `EVENTS`, spans update `SPANS`; a
+scrape reads `STATE` (gateway/metrics/instruments.py). Label values are configured names and code
+words, never ids of chats or people. A label with a list of known values (platforms, accounts,
+models, tools) accepts no others; other labels accept `MOST_VALUES` values that look like code
+words. Everything else is `other`.
 """
 
 import re
@@ -22,7 +22,7 @@ from agent.tools.execute import TOOL_NAME
 from gateway.logging.recent import EVERYTHING
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-"""Upper bounds of the buckets of each histogram."""
+"""Upper bounds of histogram buckets."""
 PREFIX = "parley_"
 MOST_VALUES = 300
 OTHER = "other"
@@ -30,25 +30,25 @@ NONE = "none"
 _VALUE = re.compile(r"[A-Za-z0-9_.:/#+-]{1,80}")
 _SOURCE = re.compile(r"([\w*]+)(?:\[(\w+)=(\w+)\])?(?:\.([\w.]+))?(?:=(\w+))?")
 _OF_SPANS = {"model": base.MODEL, "purpose": base.PURPOSE, "tool": TOOL_NAME}
-"""Labels whose attribute of a span has another name."""
+"""Span attributes with a different name than their label."""
 
 Labels = tuple[str, ...]
 Scope = Literal["process", "database"]
 Count = Callable[[Mapping[str, Any], float], None]
-"""Counts an event or a span by its fields; the number is what a histogram observes by default."""
+"""Counts an event or span by its fields; the number is a histogram's default observation."""
 
-# No second series for each, with the time of its first event.
+# No additional `_created` series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Mover(NamedTuple):
-    """An event or a span that moves a series.
+    """An event or span that updates a series.
 
     Attributes:
-        field: A field that must have the value `wanted`; "": every event counts.
-        amount: The field that is added or observed, `…_ms` in seconds; "": a counter adds 1, a
-            histogram observes the duration of the span.
-        word: The value of the label `kind`; "" if a field has it.
+        field: A field that must equal `wanted`; "" counts every event.
+        amount: The field to add or observe (`…_ms` converted to seconds); for "" a counter adds 1
+            and a histogram observes the span's duration.
+        word: The value of the label `kind`; "" if a field provides it.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Series:
     """A metric family.
 
     Attributes:
-        name: As it is scraped, but for the `_total` of a counter.
-        scope: Whether it counts for this process, or for the database that all replicas share.
-        fields: Of the event or span, for each of the labels.
+        name: The scraped name, without a counter's `_total`.
+        scope: Whether it counts this process or the database shared by all replicas.
+        fields: The event or span field of each label.
     """
 
     name: str
@@ -82,9 +82,9 @@ def _gauge(name: str, about: str, labels: str = "", scope: Scope = "process") ->
 
 
 def _moved(table: str, renamed: Mapping[str, str]) -> tuple[Series, ...]:
-    """Read a table of counters and histograms (those of seconds).
+    """Parse a table of counters and histograms (of seconds).
 
-    `name{label label}: event event[field=wanted].amount=word`, then what it is, indented.
+    Lines: `name{label label}: event event[field=wanted].amount=word`, then an indented description.
     """
     found = []
     for row in re.split(r"\n(?=\w)", table.strip()):
@@ -278,14 +278,14 @@ WAL_BYTES = _gauge("database_wal_bytes", "Size of its log; of SQLite alone.", ""
 STATE: tuple[Series, ...] = tuple(
     each for each in list(vars().values()) if isinstance(each, Series) and each.kind == "gauge"
 )
-"""The gauges above, in their order."""
+"""The gauges above, in order."""
 
 
 class Vocabulary:
-    """The values that labels may have.
+    """The allowed label values.
 
     Args:
-        known: Returns the current lists of values, of those labels that have one.
+        known: Returns the current lists of known values by label.
     """
 
     def __init__(self, known: Callable[[], Mapping[str, Collection[str]]]) -> None:
@@ -293,11 +293,11 @@ class Vocabulary:
         self._seen: defaultdict[str, dict[Any, str]] = defaultdict(dict)
 
     def folded(self, label: str, value: Any) -> str:
-        """Return the text of a value in a label."""
+        """Return the label text of a value."""
         seen = self._seen[label]
         if (found := seen.get(value)) is None:
             found = self._judged(label, value, len(seen))
-            # `other` is not kept: a flood of values costs no memory.
+            # `other` is not stored, so a flood of values costs no memory.
             if found != OTHER:
                 seen[value] = found
         return found
@@ -313,10 +313,10 @@ class Vocabulary:
 
 
 class Counts:
-    """The counts since the start of this process; safe on every thread.
+    """The counters since the start of this process; thread-safe.
 
     Attributes:
-        events: What counts each event of the log, by its name.
+        events: The counting functions by log event.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -330,9 +330,9 @@ class Counts:
         self.events, self._spans = self._by_source(EVENTS), self._by_source(SPANS)
 
     def begin(self) -> None:
-        """Show counters of one label at 0 for each of its known values, and for `other`.
+        """Initialize counters with one label to 0 for each known value and `other`.
 
-        `increase()` misses the value that a series begins with.
+        `increase()` misses a series' first value.
         """
         known = self._vocabulary.known()
         for each in EVENTS:
@@ -341,12 +341,12 @@ class Counts:
                     self._moved[each.name].labels(value)
 
     def event(self, source: str, event: Mapping[str, Any]) -> None:
-        """Count an event of the log."""
+        """Count a log event."""
         for count in self.events[source]:
             count(event, 0.0)
 
     def span(self, span: Span) -> None:
-        """Count a span that is over."""
+        """Count a finished span."""
         told = {**span.attributes, "error": span.error} if span.error else span.attributes
         for count in self._spans.get(span.name, ()):
             count(told, span.duration_s)
@@ -360,14 +360,14 @@ class Counts:
         return dict(found)
 
     def _counting(self, series: Series, source: Mover) -> Count:
-        """Return the function that counts a source; some run several times for each message."""
+        """Return the function that counts a source."""
         moved, folded = self._moved[series.name], self._vocabulary.folded
         is_counter, unit = series.kind == "counter", 1e-3 if source.amount.endswith("_ms") else 1.0
         pairs = [
             (label, "" if source.word and label == "kind" else field)
             for label, field in zip(series.labels, series.fields, strict=True)
         ]
-        # Without labels the family counts itself.
+        # Without labels the family is the counter.
         children: dict[Labels, Any] = {} if pairs else {(): moved}
 
         def count(told: Mapping[str, Any], took_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Sends spans to an OpenTelemetry collector, through OpenTelemetry's SDK; needs the extra `otel`.
+"""Sends spans to an OpenTelemetry collector through its SDK (optional dependency `otel`).
 
-Spans are Parley's own (agent/spans.py). Each one that is over becomes one of the SDK, with the same
-ids: the SDK decides which are sampled, gathers them and sends them as OTLP over HTTP, in a thread.
-A collector that is down delays no message; what it does not accept in time is dropped.
+Finished spans of agent/spans.py become SDK spans with the same ids. The SDK samples and batches
+them and sends them as OTLP over HTTP in a thread. An unavailable collector delays no message; spans
+not accepted in time are dropped.
 """
 
 from typing import Any
@@ -26,38 +26,38 @@ from gateway.settings.tree import TelemetrySettings
 
 TRACES_PATH = "/v1/traces"
 TIMEOUT_S = 5.0
-"""For one export with all its attempts; a stop waits as long for the last one."""
+"""Time limit of an export with all attempts, and of the last one at a stop."""
 EVERY_S = 2.0
 SCOPE = "parley"
 _NAMED_BY = {base.CHAT: base.MODEL, TOOL: TOOL_NAME}
-"""The attribute that follows a span's name, as OpenTelemetry's conventions ask for."""
+"""The attribute appended to a span's name by OpenTelemetry's conventions."""
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _CALLS_OTHERS = frozenset({base.CHAT, "delivery"})
 
 
 class Traces:
-    """Hands spans that are over to the SDK, which sends them."""
+    """Passes finished spans to the SDK."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
-        """Send to the collector of the settings, from now until `close`."""
+        """Send to the configured collector until `close`."""
         address = address_of(settings.otlp_endpoint or "")
         exporter = OTLPSpanExporter(address, timeout=TIMEOUT_S, session=_session(address))
         self._sent = BatchSpanProcessor(exporter, schedule_delay_millis=EVERY_S * 1000)
         self._resource = Resource.create({SERVICE_NAME: "parley"})
         provider = TracerProvider(shutdown_on_exit=False)
         is_disabled = isinstance(provider.get_tracer(SCOPE), NoOpTracer)
-        # OTEL_SDK_DISABLED, else OTEL_TRACES_SAMPLER; without them all messages are traced.
+        # By OTEL_SDK_DISABLED and OTEL_TRACES_SAMPLER; without them all messages are traced.
         self._sampler = ALWAYS_OFF if is_disabled else provider.sampler
 
     def ended(self, span: Span) -> None:
-        """Send a span if its trace is sampled; work without a message has no trace."""
+        """Send a span of a sampled trace; work without a message has no trace."""
         if not span.trace:
             return
         trace = int(span.trace, 16)
         attributes: dict[str, Any] = {"error.type": span.error} if span.error else {}
         for key, value in span.attributes.items():
             if value is not None:
-                # Names without a dot are Parley's own.
+                # Names without a dot are Parley's.
                 attributes[key if "." in key else f"{SCOPE}.{key}"] = value
         named = span.attributes.get(_NAMED_BY.get(span.name, ""))
         name = span.name if named is None else f"{span.name} {named}"
@@ -82,7 +82,7 @@ class Traces:
         )
 
     def close(self) -> None:
-        """Send what waits and end the thread; blocks for seconds if the collector is down."""
+        """Send waiting spans and end the thread; may block for seconds if the collector is down."""
         self._sent.shutdown()  # type: ignore[no-untyped-call]
 
 
@@ -91,10 +91,10 @@ def _context(trace: int, span: int) -> SpanContext:
 
 
 def _session(address: str) -> Session:
-    """Return a session with the proxy and certificates of all clients (agent/network.py).
+    """Return a session with Parley's proxy and certificates (agent/network.py).
 
     Raises:
-        UnusableEnvironment: A variable for them cannot be used.
+        UnusableEnvironment: A variable for them is invalid.
     """
     session = Session()
     session.trust_env = False
@@ -105,7 +105,7 @@ def _session(address: str) -> Session:
 
 
 class _Verified(HTTPAdapter):
-    """Verifies the collector with the certificates that Parley trusts, not with requests' own."""
+    """Verifies the collector with Parley's trusted certificates instead of requests' own."""
 
     def __init__(self, address: str) -> None:
         self._tls = tls_for(address)
@@ -121,10 +121,10 @@ class _Verified(HTTPAdapter):
 
     @override
     def cert_verify(self, *_: Any, **__: Any) -> None:
-        """Leave requests' own certificates out of the shared context."""
+        """Keep requests' own certificates out of the shared context."""
 
 
 def address_of(endpoint: str) -> str:
-    """Return the address of traces; a base address gets their path, as collectors document it."""
+    """Return the traces URL; append the standard path to a base URL."""
     base = endpoint.rstrip("/")
     return base if base.endswith(TRACES_PATH) else f"{base}{TRACES_PATH}"

@@ -1,1 +1,1 @@
-"""This process as one of several: its leases, and its exchange with the others."""
+"""This process as one of several replicas: its leases and messages to the others."""

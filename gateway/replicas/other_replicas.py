@@ -1,10 +1,10 @@
 """Messages between replicas on PostgreSQL.
 
-All of them are rows (gateway/storage/queue/replicas.py), which each replica polls (decision 270):
-stops of the conversations it works on, changes in chats of the built-in platform that are open
-here, and news for all. Growing answers are stored if their chat is open elsewhere.
+Messages are rows (gateway/storage/queue/replicas.py) that each replica polls (decision 270): stops
+of its conversations, changes in built-in chats open here, and news for all. Growing answers are
+stored if their chat is open elsewhere.
 
-`SharedChats` is the built-in platform's view of other replicas (`adapters.base.Elsewhere`).
+`SharedChats` implements the built-in platform's view of other replicas (`adapters.base.Elsewhere`).
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from gateway.storage.queue.replicas import STALE_S, WATCH_S, NewsKind, SharedCha
 log = structlog.get_logger()
 
 POLL_S = 0.3
-"""Between two polls while a turn runs here, or a chat is open here."""
+"""Poll interval in seconds while a turn runs or a chat is open here."""
 IDLE_POLL_S = 1.0
 
 
 @dataclass(slots=True)
 class WatchedChat:
-    """A chat that is open here, and what it shows.
+    """A chat open here and its shown state.
 
     Attributes:
-        heads: The newest entry of its inbox and of its outbox; None: not known yet.
-        shown_at: The shown state of an answer that grows elsewhere; None for none.
+        heads: The newest inbox and outbox entries; None if unknown.
+        shown_at: Version of the shown answer that grows elsewhere, or None.
     """
 
     chat: str
@@ -51,7 +51,7 @@ class WatchedChat:
 
 @dataclass(slots=True)
 class GrowingHere:
-    """An answer that grows here; `at` is its last sign of life, in monotonic seconds."""
+    """An answer growing here; `at` is its last update, in monotonic seconds."""
 
     chat: str
     at: float
@@ -59,10 +59,10 @@ class GrowingHere:
 
 
 class SharedChats(Elsewhere):
-    """The chats that are open here, and the answers that grow here, by session key.
+    """The chats open here and the answers growing here, by session key.
 
     Attributes:
-        ended_here: Chats whose answers ended here, and may still be stored as growing.
+        ended_here: Chats whose answers ended here but may still be stored as growing.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class SharedChats(Elsewhere):
     @override
     def closed(self, chat: str) -> None:
         here = self.watched.pop(key_of(chat), None)
-        # Its end would not be noticed from now on.
+        # Its end would go unnoticed from here on.
         if here is not None and here.shown_at is not None and self._viewers is not None:
             self._viewers.show(chat, "")
 
@@ -107,26 +107,26 @@ class SharedChats(Elsewhere):
 
     @property
     def unstored(self) -> dict[str, str]:
-        """The answers whose current text is not stored."""
+        """Answers whose current text is not stored."""
         return {key: self.made_here[key].text for key in self._unstored}
 
     def stored(self, growing: Mapping[str, str], keys: Iterable[str]) -> None:
-        """Note which of these answers were stored; the others are not open elsewhere yet."""
+        """Record which of these answers were stored; the others are not open elsewhere."""
         for key in keys:
             if key in self.made_here and self.made_here[key].text == growing[key]:
                 self._unstored.discard(key)
 
     def take(self, key: str, found: SharedChat) -> None:
-        """Show the rows' state of a chat in its open pages."""
+        """Show a chat's stored state in its open pages."""
         viewers, here = self._viewers, self.watched.get(key)
-        # It may have been closed meanwhile.
+        # The chat may have been closed meanwhile.
         if viewers is None or here is None:
             return
         if here.heads != found.heads:
-            # What grows now may be the next answer, with the same beginning.
+            # The growing text may be the next answer with the same beginning.
             here.heads, here.text = found.heads, ""
             viewers.refresh(here.chat)
-        # An answer made here is shown already; its end may not be stored yet.
+        # An answer made here is already shown; its end may not be stored yet.
         is_ours = key in self.made_here or key in self.ended_here
         if is_ours or here.shown_at == found.shown_at:
             return
@@ -138,7 +138,7 @@ class SharedChats(Elsewhere):
             viewers.show_working(here.chat)
 
     def end_stale(self) -> None:
-        """End answers without a recent sign of life: their turns continue elsewhere."""
+        """End answers without recent updates: their turns continue elsewhere."""
         oldest = time.monotonic() - STALE_S
         for key, each in list(self.made_here.items()):
             if each.at < oldest:
@@ -149,7 +149,7 @@ class SharedChats(Elsewhere):
 
 
 class OtherReplicas:
-    """Writes the rows for other replicas, and polls theirs; `news` has the hints for all."""
+    """Writes rows for other replicas and polls theirs; `news` receives the hints for all."""
 
     def __init__(
         self, database: Database, replica: Replica, stops: Stops, chats: SharedChats
@@ -190,7 +190,7 @@ class OtherReplicas:
             self._noted_at, self._noted_as = time.monotonic(), me
 
     async def _store_growing(self) -> None:
-        """Store the growing answers that are open elsewhere, and remove those that ended."""
+        """Store growing answers open elsewhere, and remove ended ones."""
         if ended := set(self._chats.ended_here):
             await self._database.write(replicas.end_previews, ended)
             self._chats.ended_here -= ended
@@ -208,7 +208,7 @@ class OtherReplicas:
         for key in keys:
             self._chats.take(key, by_key.get(key) or SharedChat(key, (0, 0), None, ""))
         self._is_watched = found.is_watched
-        # News from before this process began does not matter.
+        # Ignore news from before this process's start.
         known = found.news if self._told is None else self._told
         self._told = found.news
         for kind, hint in self.news.items():
@@ -217,5 +217,5 @@ class OtherReplicas:
 
 
 def key_of(chat: str) -> str:
-    """Return the session key of a chat of the built-in platform."""
+    """Return the session key of a built-in chat."""
     return address_key(Address(BUILT_IN, DEFAULT_ACCOUNT, chat))

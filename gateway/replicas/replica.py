@@ -1,13 +1,13 @@
-"""The replica: this process among all that work on the database.
+"""The replica: this process among all processes on the database.
 
-On SQLite it is the only one, and owns whatever an earlier process left unfinished. On PostgreSQL
-there are others (gateway/replicas/shared_replica.py), which may take it for dead while it lives;
-then it continues under a new id. So its id must not be kept.
+On SQLite it is alone and owns everything an earlier process left unfinished. On PostgreSQL others
+(gateway/replicas/shared_replica.py) may take it for dead while it is alive; then it continues under
+a new id, so do not cache its id.
 
-There `AccountLeases` decides which replica receives for an account that allows only one receiver.
-The rows are the truth (gateway/storage/queue/replicas.py): a replica that lost a lease unnoticed
-stores nothing of what it receives. The leases spread evenly: a replica with less than its share
-takes a free one at once, another waits for `PATIENCE_S`; one with more gives one back at times.
+`AccountLeases` decides which replica receives for an account with a single receiver. The rows are
+authoritative (gateway/storage/queue/replicas.py): a replica that lost a lease unnoticed cannot
+store what it receives. Leases spread evenly: a replica below its share takes a free one at once,
+others wait for `PATIENCE_S`; one above its share occasionally returns one.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from gateway.storage.queue.leases import Receivers, Receiving, ReceivingFence
 log = structlog.get_logger()
 
 BEATS = 4
-"""Renewals of a lease in its time."""
+"""Renewals per lease duration."""
 Drop = Callable[[], Coroutine[Any, Any, None]]
-"""Ends work that belongs to another replica by now."""
+"""Ends work that now belongs to another replica."""
 Listener = Callable[[], None]
 PATIENCE_S = 1.2
-"""A replica with its share leaves a free lease to others for longer than they take to notice it."""
+"""Seconds that a replica with its full share leaves a free lease to others."""
 STEADY_S = 10.0
-"""Time without changes before a replica gives something back."""
+"""Seconds without changes before a replica returns a lease."""
 
 
 class AccountLease:
-    """The right of this replica to receive for an account, or for a shard of it.
+    """This replica's right to receive for an account or shard.
 
     Attributes:
-        epoch: The fencing token; None while it is not held.
-        elsewhere: Whether another replica has it.
-        is_wanted: Whether it would be used.
+        epoch: The fencing token; None while not held.
+        elsewhere: Whether another replica holds it.
+        is_wanted: Whether this replica would use it.
     """
 
     def __init__(self, of: Receiving) -> None:
@@ -56,36 +56,36 @@ class AccountLease:
         self._lost = asyncio.Event()
 
     async def acquire(self) -> None:
-        """Return as soon as this replica may receive."""
+        """Wait until this replica may receive."""
         await self._held.wait()
 
     async def gone(self) -> None:
-        """Return as soon as it may not any more."""
+        """Wait until the lease is lost."""
         await self._lost.wait()
 
     def take(self, epoch: int) -> None:
-        """Hold it from now on."""
+        """Take the lease."""
         self.epoch, self.elsewhere = epoch, False
         self._lost.clear()
         self._held.set()
 
     def give_up(self) -> None:
-        """Stop wanting it; it is given back at the next look around."""
+        """Stop wanting the lease; the next check returns it."""
         self.is_wanted = False
 
     def lose(self) -> None:
-        """Stop holding it."""
+        """Lose the lease."""
         self.epoch = None
         self._held.clear()
         self._lost.set()
 
 
 class AccountLeases:
-    """The leases that this replica has, and those that it could have.
+    """The leases that this replica holds or could hold.
 
     Attributes:
-        is_alone: Whether there is no other replica: then it needs no leases.
-        replica: Its current id; 0 before it has one.
+        is_alone: Whether no other replica exists, so leases are unneeded.
+        replica: The replica's current id; 0 before it has one.
     """
 
     def __init__(self, *, is_alone: bool = False, clock: Clock = time.monotonic) -> None:
@@ -97,16 +97,16 @@ class AccountLeases:
         self._changed_at = clock()
 
     def want(self, receiving: Receiving) -> AccountLease:
-        """Return the lease of something that this replica could receive."""
+        """Return the lease for a receiver that this replica could run."""
         return self._leases.setdefault(receiving, AccountLease(receiving))
 
     @property
     def wanted(self) -> list[Receiving]:
-        """All that it could receive."""
+        """All receivers that this replica could run."""
         return list(self._leases)
 
     def fence(self, platform: str, account: str) -> ReceivingFence | None:
-        """Return the fence of an account's updates; None if any replica may receive for it."""
+        """Return the fence of an account's updates; None if any replica may receive."""
         its = [each for of, each in self._leases.items() if of[:2] == (platform, account)]
         if not its:
             return None
@@ -114,7 +114,7 @@ class AccountLeases:
         return ReceivingFence(self.replica, platform, account, held)
 
     def note(self, known: Receivers) -> None:
-        """Note the owners of leases; one that another replica has is lost."""
+        """Update the owners of leases; lose those held by another replica."""
         now = self._clock()
         for of, lease in self._leases.items():
             owner, epoch = known.get(of, (None, None))
@@ -123,7 +123,7 @@ class AccountLeases:
                 self._changed_at = now
                 lease.lose()
             if mine is not None and lease.epoch is None:
-                # The answer to the COMMIT of taking it was lost, or of giving it back.
+                # The response to a COMMIT that took or returned it was lost.
                 self.take(of, mine)
             lease.elsewhere = owner not in {None, self.replica}
             if of in known and owner is None and lease.is_wanted:
@@ -132,7 +132,7 @@ class AccountLeases:
                 self._free_since.pop(of, None)
 
     def to_take(self, living: int) -> list[Receiving]:
-        """Return the free leases to take now, of so many living replicas."""
+        """Return the free leases to take now, given the number of living replicas."""
         held = sum(each.epoch is not None for each in self._leases.values())
         room, now = self._part(living) - held, self._clock()
         chosen: list[Receiving] = []
@@ -142,7 +142,7 @@ class AccountLeases:
         return chosen
 
     def to_give_back(self, living: int) -> list[Receiving]:
-        """Return the leases to give to other replicas, of so many living ones."""
+        """Return the leases to give back, given the number of living replicas."""
         held = {of: each for of, each in self._leases.items() if each.epoch is not None}
         unwanted = [of for of, each in held.items() if not each.is_wanted]
         is_steady = self._clock() - self._changed_at >= STEADY_S
@@ -151,13 +151,13 @@ class AccountLeases:
         return list(held)[:1]
 
     def take(self, of: Receiving, epoch: int) -> None:
-        """Hold a lease from now on, under this epoch."""
+        """Take a lease under this epoch."""
         self._free_since.pop(of, None)
         self._changed_at = self._clock()
         self._leases[of].take(epoch)
 
     def lose_all(self) -> None:
-        """Lose all leases: this replica gets another id."""
+        """Lose all leases, because this replica gets a new id."""
         for lease in self._leases.values():
             if lease.epoch is not None:
                 lease.lose()
@@ -169,14 +169,13 @@ class AccountLeases:
 
 
 class Replica:
-    """This process, as the only one that works on the database.
+    """This process as the only one on the database.
 
     Attributes:
-        shared_id: Its id if there may be others; None if it is alone.
-        trials: Seconds for which each suspect conversation runs alone at its first turn, which
-            removes it.
-        is_shared: Whether there may be others.
-        is_in: Whether it may take work: not between two ids.
+        shared_id: Its id if others may exist; None if alone.
+        trials: Seconds of each suspect conversation's trial; its first turn removes the entry.
+        is_shared: Whether others may exist.
+        is_in: Whether it may take work; False between two ids.
     """
 
     is_shared = False
@@ -200,20 +199,20 @@ class Replica:
                 log.warning("heartbeat_failed", error=str(exc))
 
     def holds(self, _by: int | None) -> bool:
-        """Return whether a replica's lease is still valid by this process's own clock."""
+        """Whether a replica's lease is still valid by this process's clock."""
         return True
 
     def on_lost(self, drop: Drop) -> None:
-        """Call `drop` if others have taken this replica for dead."""
+        """Register `drop` for when others take this replica for dead."""
 
     def on_news(self, listener: Listener) -> None:
-        """Call `listener` if others have left something behind."""
+        """Register `listener` for work left behind by others."""
 
     async def leave(self) -> None:
-        """Give back what others could continue."""
+        """Release everything that others could continue."""
 
     async def close(self) -> None:
-        """Release its session of the database."""
+        """Close its database session."""
 
 
 def tell_of(inherited: Inheritance) -> None:

@@ -1,16 +1,16 @@
-"""A replica among others, on PostgreSQL: shows that it lives, and takes over from dead ones.
+"""A replica among others on PostgreSQL: proves that it is alive and takes over from dead ones.
 
-Every `LOOK_S` it looks around over its own session (gateway/storage/presence.py), and renews its
-lease when due. Another replica is dead
+Every `LOOK_S` it checks the others over its own session (gateway/storage/presence.py) and renews
+its lease when due. Another replica is dead
 
-- if its lease is over by the database's clock: its host is gone, or its process hangs;
-- if its lock was free at two looks: its process is gone. One that lives and has only lost its
-  session has another id by the second look.
+- if its lease has expired by the database's clock: its host is gone or its process hangs;
+- if its lock was free at two checks: its process is gone. A living replica that only lost its
+  session has a new id by the second check.
 
-After trouble with the server, when many could not renew, no replica counts as dead for a while.
+After a database outage, when many could not renew, no replica counts as dead for a while.
 
-It may itself be taken for dead: by its row, the loss of its session, or a lease that it could not
-renew. Then it drops its work, all of which is fenced, and starts over under another id.
+It may itself be taken for dead, as shown by its row, a lost session or an expired lease. Then it
+drops its work, all of which is fenced, and starts over under a new id.
 """
 
 import asyncio
@@ -36,25 +36,26 @@ from gateway.storage.queue.replicas import Surroundings
 log = structlog.get_logger()
 
 LOOK_S = 0.7
-"""How often it looks around at rest."""
+"""Seconds between checks."""
 AGAIN_S = 0.3
-"""Pause after a free lock: a dead process goes unnoticed for a second at most, and one that only
-lost its session has this long to get another id."""
+"""Pause after a free lock: a dead process is noticed within a second, and one that only lost its
+session has this long to get a new id."""
 TROUBLED_FOR_S = 5.0
-"""After trouble with the server, no free lock and no expired lease proves a death for this long."""
+"""Seconds after a database outage during which neither a free lock nor an expired lease proves a
+death."""
 TRY_AGAIN_S = 0.1
 LONGEST_PAUSE_S = 1.0
-"""Between two tries to start over, doubled each time."""
+"""Longest pause between attempts to start over; doubles each time."""
 SHARE_LOOKS = 3
-"""Looks before the others get a dead replica's share of the platforms' limits: until then the
-platform still counts what it sent."""
+"""Checks before others get a dead replica's share of platform limits: until then the platform still
+counts its messages."""
 
 Loss = Literal["reaped", "session lost", "not renewed"]
-"""Why it needs a new id: others took it for dead; its lock is free; its lease is over."""
+"""Why it needs a new id: others took it for dead; its lock was lost; its lease expired."""
 
 
 class SharedReplica(Replica):
-    """This process, as one of several; `join` makes it."""
+    """This process as one of several; created by `join`."""
 
     is_shared = True
 
@@ -88,7 +89,7 @@ class SharedReplica(Replica):
         accounts: AccountLeases,
         share: Share,
     ) -> "SharedReplica":
-        """Register this process; living replicas are not touched."""
+        """Register this process without affecting living replicas."""
         presence, inherited = await Presence.enter(server, place, death)
         log.info("replica_joined", replica=presence.replica_id)
         tell_of(inherited)
@@ -117,12 +118,12 @@ class SharedReplica(Replica):
         self._listeners.append(listener)
 
     def look(self) -> None:
-        """Look around at once."""
+        """Check at once."""
         self._wake.set()
 
     @override
     async def run(self) -> NoReturn:
-        """Look around until cancelled, and start over if it must."""
+        """Check until cancelled, starting over when needed."""
         while True:
             loss = await self._attend()
             if loss is not None:
@@ -134,7 +135,7 @@ class SharedReplica(Replica):
             self._wake.clear()
 
     async def _attend(self) -> Loss | None:
-        """Look around and act; return the reason to start over, or None."""
+        """Check and act; return the reason to start over, or None."""
         began, renews = time.monotonic(), self._is_due()
         found: Surroundings | None = None
         try:
@@ -148,7 +149,7 @@ class SharedReplica(Replica):
             log.warning("heartbeat_failed", error=str(exc))
         if self._presence.is_lost:
             return "session lost"
-        # After a successful look it is alive, however long acting on it took: its row said so.
+        # After a successful check it is alive, no matter how long acting on it took.
         is_late = found is None and time.monotonic() - self._renewed_at > leases.LEASE_S
         return "not renewed" if is_late else None
 
@@ -157,7 +158,7 @@ class SharedReplica(Replica):
         self._divide(found.living)
         for dead in sorted(self._dead(found)):
             if self._is_due():
-                # Taking over from many must not delay its own renewal.
+                # Taking over from many must not delay its renewal.
                 self._wake.set()
                 break
             await self._reap(dead, unlocked=dead in found.unlocked)
@@ -167,9 +168,9 @@ class SharedReplica(Replica):
         return time.monotonic() - self._renewed_at >= leases.LEASE_S / BEATS
 
     def _divide(self, living: int) -> None:
-        """Divide the platforms' limits among so many; at once if its share shrinks."""
+        """Divide platform limits among the replicas; at once if the share shrinks."""
         if not self._living and living > 1:
-            # The others do not know this replica yet, and still send as before.
+            # The others do not know this replica yet and still send as before.
             self._share.hold(2 * LOOK_S)
         self._living.append(living)
         self._share.of = max(self._living)
@@ -177,11 +178,11 @@ class SharedReplica(Replica):
     def _dead(self, found: Surroundings) -> frozenset[int]:
         is_calm = time.monotonic() - self._troubled_at > TROUBLED_FOR_S < found.server_up_s
         gone, self._free = found.unlocked & self._free, found.unlocked
-        # While a server is away for longer than a lease, no replica can renew.
+        # During a database outage longer than a lease, no replica can renew.
         return found.expired | gone if is_calm else frozenset()
 
     async def _reap(self, dead: int, *, unlocked: bool) -> None:
-        """Take over from a dead replica; after an error, at a later look."""
+        """Take over from a dead replica; after an error, retry at a later check."""
         try:
             inherited = await self._presence.run(replicas.reap, dead, unlocked=unlocked)
         except StorageError as exc:
@@ -197,7 +198,7 @@ class SharedReplica(Replica):
         self._wake.set()
 
     async def _receive(self, found: Surroundings) -> None:
-        """Take free accounts, and give back those beyond its share."""
+        """Take free accounts and give back those beyond its share."""
         accounts = self.accounts
         if missing := [each for each in accounts.wanted if each not in self._offered]:
             await self._presence.run(replicas.offer, missing)
@@ -211,26 +212,26 @@ class SharedReplica(Replica):
                 platform, account, shard = of
                 log.info("account_taken", platform=platform, account=account, shard=shard)
         for of in accounts.to_give_back(found.living):
-            # First here: what comes in meanwhile is not stored, and comes again elsewhere.
+            # Lose it here first: updates meanwhile are not stored and come again elsewhere.
             accounts.want(of).lose()
             await self._presence.run(replicas.give_back, self.id, of)
             platform, account, shard = of
             log.info("account_given_back", platform=platform, account=account, shard=shard)
 
     async def _start_over(self, loss: Loss) -> None:
-        """Start over: drop all work, and continue under another id."""
+        """Drop all work and continue under a new id."""
         former, self.is_in = self.id, False
         log.warning("replica_lost", replica=former, reason=loss)
         self.accounts.lose_all()
         async with asyncio.TaskGroup() as tasks:
-            # Work ends meanwhile, before others take the old id for dead.
+            # End the work before others take the old id for dead.
             for drop in self._drops:
                 tasks.create_task(drop(), name="drop work")
             tasks.create_task(self._presence.close(), name="end session")
             presence = await self._entered(former)
         self._become(presence)
         if loss != "reaped":
-            # Others may be on their way back as well.
+            # Others may be coming back as well.
             self._troubled_at = time.monotonic()
         log.info("replica_joined", replica=self.id, former=former)
         self._tell()
@@ -253,15 +254,15 @@ class SharedReplica(Replica):
 
     @override
     async def leave(self) -> None:
-        """Give everything back, so that others continue at once; nothing works after that."""
+        """Release everything, so that others continue at once; call this last."""
         try:
             await self._presence.run(replicas.leave, self.id)
             log.info("replica_left", replica=self.id)
         except StorageError as exc:
-            # The others notice.
+            # The others will notice.
             log.warning("leave_failed", replica=self.id, error=str(exc))
 
     @override
     async def close(self) -> None:
-        """End the session: without `leave`, this replica is dead from here on."""
+        """End the session; without `leave`, this replica now counts as dead."""
         await self._presence.close()

@@ -1,1 +1,1 @@
-"""The settings: one frozen tree, read from file and environment, checked, edited."""
+"""The settings: one frozen tree, read from file and environment, validated, edited."""

@@ -1,4 +1,4 @@
-"""Differences between two trees of settings, with a keyed fingerprint in place of each secret.
+"""Differences between two settings trees, with keyed fingerprints instead of secrets.
 
 A running gateway compares its settings with its file.
 """
@@ -20,16 +20,16 @@ from gateway.settings.loading import replace_closed, secret_values
 from gateway.settings.tree import KeyPath, Mark, Settings, flatten, mark_of, name_of, placed, plain
 
 KEY_FILE = "fingerprint.key"
-"""In PARLEY_HOME, readable by its owner only. An existing key is never replaced."""
+"""File in PARLEY_HOME, readable only by its owner. An existing key is never replaced."""
 KEY_BYTES = 32
 SHOWN_CHARS = 8
-"""Hexadecimal digits of the hash: enough to tell two secrets apart, too few to find one."""
+"""Hexadecimal digits of the hash: enough to distinguish secrets, too few to find one."""
 KEY_CHARS = 4
-"""Digits of the key's own hash: fingerprints with two keys cannot be compared."""
+"""Digits of the key's hash, since fingerprints under different keys are not comparable."""
 
 
 class SettingChange(NamedTuple):
-    """A key with another value, as people write it; values are JSON, of secrets fingerprints."""
+    """A changed key as people write it; values are JSON, secrets are fingerprints."""
 
     key: str
     before: str
@@ -38,7 +38,7 @@ class SettingChange(NamedTuple):
 
 
 def changes(running: Settings, found: Settings) -> list[SettingChange]:
-    """Return the keys that differ, in the order of the tree; the order of accounts is ignored."""
+    """Return the differing keys in tree order, ignoring the order of accounts."""
     write = _writer(running.home, {*secret_values(running), *secret_values(found)})
     return [
         SettingChange(name_of(path, running), write(old), write(new), mark)
@@ -47,7 +47,7 @@ def changes(running: Settings, found: Settings) -> list[SettingChange]:
 
 
 def effective(running: Settings, found: Settings) -> Settings:
-    """Return the running settings with each change that needs no restart: those after a reload."""
+    """Return the running settings with all changes that need no restart."""
     settings: Settings = running
     for path, _, new, mark in _differences(running, found, ()):
         if mark != "restart":
@@ -56,16 +56,16 @@ def effective(running: Settings, found: Settings) -> Settings:
 
 
 def fingerprinted(settings: Settings) -> dict[str, str]:
-    """Return each setting by its name, as JSON with a fingerprint in place of each secret."""
+    """Return each setting by name, as JSON with fingerprints instead of secrets."""
     write = _writer(settings.home, secret_values(settings))
     return {".".join(map(str, path)): write(value) for path, value in flatten(settings)}
 
 
 def _writer(home: Path, known: Iterable[str]) -> Callable[[Any], str]:
-    """Return a function that writes a setting as JSON, each secret as `hmac-KEY:HASH`.
+    """Return a function that formats a setting as JSON, each secret as `hmac-KEY:HASH`.
 
-    The key is random and belongs to the home, so that readers of the audit log cannot test guesses.
-    The first call makes it.
+    The random key belongs to the home, so readers of the audit log cannot test guesses. The first
+    call creates it.
     """
     file, redactor = home / KEY_FILE, Redactor(known)
     try:
@@ -79,14 +79,14 @@ def _writer(home: Path, known: Iterable[str]) -> Callable[[Any], str]:
         return f"hmac-{name}:{digest[:SHOWN_CHARS]}"
 
     def write(value: Any) -> str:
-        # A value may contain a secret though its setting is not one: a password in an address.
+        # A non-secret setting may contain a secret, such as a password in a URL.
         return redactor.text(orjson.dumps(plain(value, fingerprint), default=str).decode())
 
     return write
 
 
 def kept_secret(file: Path, size: int) -> str:
-    """Return the random secret of a file; the first call makes it, readable by its owner only."""
+    """Return the random secret in a file; the first call creates it, readable only by its owner."""
     if not file.exists():
         replace_closed(file, (secrets.token_urlsafe(size) + "\n").encode())
     return file.read_text(encoding="utf-8", errors="replace").strip()
@@ -95,7 +95,7 @@ def kept_secret(file: Path, size: int) -> str:
 def _differences(
     running: BaseModel, found: BaseModel, path: KeyPath
 ) -> Iterator[tuple[KeyPath, Any, Any, Mark]]:
-    """Yield the path in the running settings, both values and the mark of each difference."""
+    """Yield path, both values and mark of each difference."""
     for name in type(running).model_fields:
         here, old, new = (*path, name), getattr(running, name), getattr(found, name)
         if isinstance(old, BaseModel):
@@ -116,7 +116,7 @@ def _is_blocks(value: Any) -> bool:
 def _different_accounts(
     running: tuple[AccountSettings, ...], found: tuple[AccountSettings, ...], path: KeyPath
 ) -> Iterator[tuple[KeyPath, Any, Any, Mark]]:
-    """Compare accounts by name; new and removed ones wait for a restart."""
+    """Compare accounts by name; new and removed ones need a restart."""
     named = {each.name: each for each in found}
     if {each.name for each in running} != named.keys():
         yield path, running, found, "restart"

@@ -1,6 +1,6 @@
-"""Changes values of the settings file and no other byte, and names the lines of mistakes.
+"""Edits values in the settings file without changing other bytes, and locates mistakes.
 
-PyYAML finds the places; the text is changed there, and read again before it replaces the file.
+PyYAML finds the positions; the changed text is parsed again before it replaces the file.
 """
 
 import json
@@ -24,10 +24,10 @@ from gateway.settings.tree import KeyPath, all_keys, at_step
 
 OWNER_ONLY = "may hold a secret now, so only its owner can read it from now on"
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
-"""Texts that never need quotes, if YAML reads them as text."""
+"""Strings that never need quotes, if YAML reads them as strings."""
 
 _KEEPS = re.compile(r"[|>]\d?\+")
-"""In the first line of a text that keeps the blank lines below it."""
+"""Header of a block scalar that keeps the blank lines below it."""
 
 
 def set_values(
@@ -36,21 +36,21 @@ def set_values(
     check: Callable[[Path], object] = lambda _: None,
     text: str | None = None,
 ) -> bool:
-    """Write values into a YAML file, which is created if it does not exist.
+    """Write values into a YAML file, creating it if needed.
 
-    The file is replaced in one step and keeps its owner and mode. But if every user of the machine
-    may read it and a secret is written, it is closed: only its owner can read it from then on.
+    The file is replaced atomically and keeps owner and mode. If all users may read it and a secret
+    is written, it is closed: only its owner can read it afterwards.
 
     Args:
         values: JSON data by paths from the root.
         check: Raises SettingsError to refuse the draft.
-        text: The new file; None for the old one with its changes.
+        text: The new file's text; None to change the existing file.
 
     Returns:
         Whether the file was closed.
 
     Raises:
-        SettingsError: Nothing was written; only a person can change a file that uses aliases.
+        SettingsError: Nothing was written; files with aliases must be edited by hand.
     """
     path = path.resolve()
     before = read_yaml(path, str(path)) if path.exists() else {}
@@ -98,7 +98,7 @@ def _changed_alone(values: Mapping[KeyPath, Any], before: dict[str, Any], text: 
 
 
 def _drop(node: Any, path: KeyPath) -> None:
-    """Remove the value at a path, and sections that are empty without it."""
+    """Remove the value at a path, and sections left empty."""
     step, inner = path[0], at_step(node, path[0])
     if path[1:]:
         _drop(inner, path[1:])
@@ -109,7 +109,7 @@ def _drop(node: Any, path: KeyPath) -> None:
 
 
 def holds_secret(key: KeyPath, value: Any) -> bool:
-    """Whether a value contains a secret itself, not only a reference to it."""
+    """Whether a value contains a secret rather than a reference to one."""
     if isinstance(value, dict | list):
         inner = value.items() if isinstance(value, dict) else enumerate(value)
         return any(holds_secret((*key, step), item) for step, item in inner)
@@ -117,13 +117,13 @@ def holds_secret(key: KeyPath, value: Any) -> bool:
 
 
 def told(key: KeyPath, value: Any) -> str:
-    """Return a value for a message; secrets are masked."""
+    """Format a value for a message, masking secrets."""
     is_hidden = all_keys().is_secret(key) or holds_secret(key, value)
     return MASK if is_hidden else written(value)
 
 
 def changed(text: str, key: KeyPath, value: str) -> str:
-    """Return the text of a YAML file with another value of a key."""
+    """Return a YAML text with a new value for a key."""
     node = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         inner = (
@@ -141,21 +141,21 @@ def changed(text: str, key: KeyPath, value: str) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as YAML on one line: `on` and `123` need quotes to be text."""
+    """Format a value as one line of YAML; strings like `on` and `123` need quotes."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _nested(key: KeyPath, value: str) -> str:
-    """Wrap a value in maps with these names; a lone block needs no number."""
+    """Wrap a value in nested maps; a single block needs no number."""
     for step in reversed(key):
         value = f"{{{step}: {value}}}" if isinstance(step, str) else value
     return value
 
 
 def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node] | None:
-    """Return the nodes of name and value at a step, or None."""
+    """Return the key and value nodes at a step, or None."""
     if isinstance(node, yaml.MappingNode):
         if isinstance(step, int):
             return None, node
@@ -169,7 +169,7 @@ def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node
 
 
 def _with_item(text: str, node: yaml.Node, item: str) -> str:
-    """Add an item to a map: at the front if it is in braces, else at the end."""
+    """Add an item to a map: first in a flow map, last in a block map."""
     if isinstance(node, yaml.SequenceNode):
         node = node.value[0]
     if not isinstance(node, yaml.MappingNode):
@@ -179,13 +179,13 @@ def _with_item(text: str, node: yaml.Node, item: str) -> str:
     first = node.value[0][0].start_mark
     if node.flow_style:
         return f"{text[: first.index]}{item}, {text[first.index :]}"
-    # Below the line of the last value: a comment there belongs to that.
+    # Below the last value's line, which may have a comment.
     line_end = text.find("\n", _end(text, node)) + 1 or len(text)
     return _inserted(text, line_end, " " * first.column + item)
 
 
 def _inserted(text: str, position: int, lines: str) -> str:
-    """Insert lines at a position, which becomes the start of a line."""
+    """Insert lines at a position, starting on a new line."""
     before, end = text[:position], _line_end(text)
     gap = end if before and not before.endswith("\n") else ""
     return f"{before}{gap}{lines}{end}{text[position:]}"
@@ -196,16 +196,16 @@ def _line_end(text: str) -> str:
 
 
 def _placed(text: str, node: yaml.Node, value: str) -> str:
-    """Replace the value of a node, which may be empty."""
+    """Replace a node's value, which may be empty."""
     start = node.start_mark.index
     gap = " " if text[:start].endswith(":") else ""
     return f"{text[:start]}{gap}{value}{text[_end(text, node) :]}"
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Return the end of a value; a block ends with its last item, before its comments.
+    """Return the end of a value; a block ends with its last item, before comments.
 
-    Blank lines below a text are part of it only if it keeps them (`|+`).
+    Blank lines below a string belong to it only with a keep indicator (`|+`).
     """
     end: int = node.end_mark.index
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
@@ -220,7 +220,7 @@ def _end(text: str, node: yaml.Node) -> int:
 
 
 def located(problem: SettingsError, file: Path) -> list[str]:
-    """Return each line of a refusal with the number of the line that has its key. Blocks."""
+    """Add the line numbers of the keys to each line of an error; blocking."""
     try:
         root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -230,7 +230,7 @@ def located(problem: SettingsError, file: Path) -> list[str]:
 
 
 def _line_of(name: str, node: yaml.Node | None) -> int | None:
-    """Return the line of a key in the file, or of the nearest section around it."""
+    """Return the line of a key or of the nearest enclosing section."""
     number = None
     with suppress(SettingsError):
         for step in path_of(name):

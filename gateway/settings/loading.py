@@ -1,6 +1,6 @@
-"""Reads the settings: parley.yaml, environment and command line into one checked tree.
+"""Loads the settings: merges parley.yaml, environment and command line into a validated tree.
 
-A model block without a provider is completed from the variables of providers.
+A model block without a provider is completed from providers' environment variables.
 """
 
 import os
@@ -38,24 +38,24 @@ log = structlog.get_logger()
 
 CONFIG_NAME = "parley.yaml"
 LAST_USED = "settings.last.json"
-"""In PARLEY_HOME: the settings that a gateway last used, without secrets."""
+"""File in PARLEY_HOME with the gateway's last used settings, without secrets."""
 MIN_MAPPED_CHARS = 8
-"""Shorter values of the environment or the headers of an MCP server are words such as `true`."""
+"""Shorter values in an MCP server's environment or headers are words like `true`, not secrets."""
 
 OTLP_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
-"""The variable from which OpenTelemetry's exporter takes its headers: `NAME=VALUE,…`."""
+"""The variable with headers for OpenTelemetry's exporter: `NAME=VALUE,…`."""
 PASSWORDS = ("password", "sslpassword")
-"""Parameters of a server's address that are secret. Source: libpq, Parameter Key Words."""
+"""Secret parameters of a database URL. Source: libpq, Parameter Key Words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `load_settings` found.
+    """The result of `load_settings`.
 
     Attributes:
-        values: The effective settings by dotted key, in the order of the tree.
-        origins: Dotted key → "default", the file, the variable or the option it comes from.
-        warnings: Old spellings and values without effect, for the operator.
+        values: The effective settings by dotted key, in tree order.
+        origins: Source of each dotted key: "default", a file, a variable or an option.
+        warnings: Warnings about old spellings and values without effect.
         config_file: The file that was read, if any.
     """
 
@@ -82,13 +82,13 @@ def load_settings(
     """Read all sources once.
 
     Args:
-        config: The file named by `--config`; it must exist. None: PARLEY_CONFIG, else parley.yaml
-            in PARLEY_HOME if it is there.
-        overrides: Command-line options, dotted key → value; None means not given. "home" as well.
-        known: Secrets by path, which are not read again while their references stay.
+        config: The file of `--config`, which must exist. None for PARLEY_CONFIG or else parley.yaml
+            in PARLEY_HOME, if it exists.
+        overrides: Command-line options by dotted key, including "home"; None means not given.
+        known: Known secrets by path, not read again while their references stay the same.
 
     Raises:
-        SettingsError: One line for each problem, all of them at once.
+        SettingsError: Lists all problems, one per line.
     """
     environ = os.environ if environ is None else environ
     options = dict(overrides or {})
@@ -107,15 +107,15 @@ def load_settings(
     references = References(environ, known)
     settings = _resolved(_validated(sources, home), references, sources)
     settings, added = _with_providers(settings, environ)
-    # Once more: a key from a variable of its provider may be a reference, too.
+    # Again, since a key from a provider's variable may be a reference, too.
     settings = _resolved(settings, references, sources)
     values = {name: value for name, (_, value) in named(settings).items()}
     origins = {name: sources.origin(path) for name, (path, _) in named(settings).items()}
     origins |= {"home": home_origin, **added}
-    # Behind the providers: keys from their variables are checked, too.
+    # After the providers, so that keys from their variables are checked as well.
     problems = []
     for key, text in contradictions(settings, values):
-        # Of a list of blocks, that of its first one.
+        # For a list of blocks use the first block's origin.
         inside = (of for name, of in origins.items() if f"{name}.".startswith(f"{key}."))
         problems.append(f"{key}: {text} ({next(inside, 'default')})")
     _refuse(problems)
@@ -128,9 +128,9 @@ def load_settings(
 
 
 def read_foreign(file: Path, home: Path) -> Settings:
-    """Read a settings file that is not in use here: a backup's, another home's.
+    """Read the settings file of a backup or another home.
 
-    References are neither read nor run, and environment variables do not apply.
+    Does not resolve references or apply environment variables.
     """
     sources = Sources()
     sources.add_file(file, file.name)
@@ -138,7 +138,7 @@ def read_foreign(file: Path, home: Path) -> Settings:
 
 
 def keep_last_used(settings: Settings) -> None:
-    """Keep the settings, without the values of secrets, for commands that only read."""
+    """Store the settings without secrets, for read-only commands."""
     tree = settings.model_dump(exclude={"home"}, exclude_defaults=True)
     redactor = redactor_of(settings)
     kept = plain(tree, lambda secret: getattr(secret, "reference", MASK), redactor.text)
@@ -152,16 +152,16 @@ def keep_last_used(settings: Settings) -> None:
 def replace_closed(
     file: Path, content: bytes, ready: Callable[[Path], object] = lambda _: None
 ) -> None:
-    """Write a file that only its owner can read, whole or not at all.
+    """Write a file atomically, readable only by its owner.
 
     Args:
-        ready: Is called with the draft before it replaces the file; may refuse or change it.
+        ready: Called with the draft before it replaces the file; may refuse or change it.
     """
     draft = file.with_name(f".{file.name}.new")
-    # Left by a process that was killed.
+    # Left over from a killed process.
     draft.unlink(missing_ok=True)
     try:
-        # Closed before anything is in it: the file may contain tokens.
+        # Restrict the mode before writing: the file may contain tokens.
         draft.touch(mode=0o600, exist_ok=False)
         draft.write_bytes(content)
         ready(draft)
@@ -171,10 +171,10 @@ def replace_closed(
 
 
 def last_used(home: Path, file: Path) -> Loaded | None:
-    """Return the settings that the gateway of this home last used, or None.
+    """Return the settings last used by this home's gateway, or None.
 
-    Only the secrets of `storage` are read: by their references, else from the settings file and
-    the environment, whatever else is wrong in these.
+    Reads only the secrets of `storage`: from their references, else from the settings file and the
+    environment, ignoring other mistakes there.
     """
     sources = Sources()
     with suppress(SettingsError):
@@ -203,11 +203,11 @@ def _resolved(settings: Settings, references: References, sources: Sources) -> S
 
 
 def secret_values(settings: Settings) -> tuple[str, ...]:
-    """Return every configured secret, and all providers' keys in the environment."""
+    """Return all configured secrets and all providers' keys in the environment."""
     values = (
         secret.get_secret_value()
         for path, secret in secrets_in(settings)
-        # A value of a map may also be a plain word.
+        # A map's value may also be an ordinary word.
         if len(secret) >= MIN_MAPPED_CHARS or not in_map(path)
     )
     urls = (settings.storage.url, settings.storage.direct_url)
@@ -223,9 +223,9 @@ def secret_values(settings: Settings) -> tuple[str, ...]:
 
 
 def _passwords_in(url: str) -> list[str]:
-    """Return the passwords in the address of a server, as written and decoded.
+    """Return the passwords in a URL, as written and decoded.
 
-    Ordinary words are left out: logs need them, and the whole address is masked anyway.
+    Ordinary words are skipped: logs need them, and the whole URL is masked anyway.
     """
     try:
         parts = urlsplit(url)
@@ -238,7 +238,7 @@ def _passwords_in(url: str) -> list[str]:
 
 
 def redactor_of(settings: Settings) -> Redactor:
-    """Return a redactor of all secrets of the settings, even if a reference is read again."""
+    """Return a redactor of all secrets in the settings."""
     redactor = Redactor(secret_values(settings))
     for _, secret in references_in(settings):
         secret.tell(redactor.learn)
@@ -246,14 +246,14 @@ def redactor_of(settings: Settings) -> Redactor:
 
 
 def home_of(option: str | Path | None) -> Path:
-    """Return PARLEY_HOME, for commands that need no other setting."""
+    """Return PARLEY_HOME for commands that need no other setting."""
     return _home(os.environ, option)[0]
 
 
 def file_of(
     config: Path | None, home: str | Path | None, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """Return the settings file that these options choose; it need not exist."""
+    """Return the settings file selected by these options; it may not exist."""
     if named := config or environ.get("PARLEY_CONFIG"):
         return _expanded(named, "--config" if config else "PARLEY_CONFIG")
     return _home(environ, home)[0] / CONFIG_NAME
@@ -293,11 +293,11 @@ def _refuse(problems: list[str]) -> None:
 def _with_providers(
     settings: Settings, environ: Mapping[str, str]
 ) -> tuple[Settings, dict[str, str]]:
-    """Complete every block of a model; return also the origins of the added values.
+    """Complete every model block; return the settings and the origins of added values.
 
-    Provider `auto` becomes a concrete provider. A key in the block wins over every variable.
+    Provider `auto` becomes a concrete provider. A key in the block overrides variables.
     """
-    # Without a provider, server or key of its own a side task uses what `model` uses.
+    # Without its own provider, server or key, a side task uses those of `model`.
     own = [
         ("auxiliary", task)
         for task, block in settings.auxiliary
@@ -331,6 +331,6 @@ def _decide(block: Any, keys: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def provider_keys(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the keys in the environment, by provider."""
+    """Return the providers' keys in the environment."""
     found = {name: environ.get(variable, "").strip() for name, variable in KEY_VARIABLES.items()}
     return {name: key for name, key in found.items() if key}

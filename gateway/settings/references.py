@@ -1,4 +1,4 @@
-"""References to secrets: the settings say where a value is kept, not the value.
+"""References to secrets: settings can name where a secret is stored instead of its value.
 
     file:PATH                a file, without the newline at its end
     env:NAME                 a variable of the environment
@@ -6,8 +6,8 @@
     keyring:SERVICE/NAME     the keyring of the system (the library `keyring`, an extra)
     command:PROGRAM ARGS     the output of a program, run without a shell
 
-Each is read at the start, and again when its value may have changed. No error contains a value, nor
-the output of a program.
+Each is read at start and again when its value may have changed. Errors contain neither values nor
+program output.
 """
 
 import os
@@ -31,21 +31,21 @@ from gateway.settings.tree import KeyPath, placed, secrets_in
 
 COMMAND_TIMEOUT_S = 10.0
 MOST_BYTES = 65_536
-"""Of a secret; a key file of some length fits."""
+"""Largest secret in bytes."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
-"""The folder with the credentials that `LoadCredential=` names."""
+"""The folder with credentials from `LoadCredential=`."""
 
 
 Known = Mapping[KeyPath, ReferencedSecret]
-"""Secrets that were read already, by path."""
+"""Known secrets by path."""
 
 
 class References:
-    """Replaces references by their secrets.
+    """Resolves references to secrets.
 
     Attributes:
-        problems: Secrets that cannot be read: path and reason.
-        warnings: Secrets that others may read: path and remedy.
+        problems: Unreadable secrets: path and reason.
+        warnings: Secrets readable by others: path and remedy.
     """
 
     def __init__(self, environ: Mapping[str, str], known: Known | None = None) -> None:
@@ -55,9 +55,9 @@ class References:
         self.warnings: list[tuple[KeyPath, str]] = []
 
     def resolved(self, value: Any) -> Any:
-        """Return a value of the tree with its secrets in place of the references."""
+        """Return a value of the tree with references replaced by their secrets."""
         for path, secret in secrets_in(value):
-            # Not if it is the same: a copy marks its fields as set.
+            # Skip equal values, since copying marks fields as set.
             if (found := self._secret(secret, path)) is not secret:
                 value = placed(value, path, found)
         return value
@@ -87,7 +87,7 @@ def is_reference(text: str) -> bool:
 
 
 def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each unresolved reference in a value of the tree, with its place."""
+    """Yield path and text of each unresolved reference in a value of the tree."""
     for path, secret in secrets_in(value):
         text = secret.get_secret_value()
         if not isinstance(secret, ReferencedSecret) and is_reference(text):
@@ -95,7 +95,7 @@ def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
 
 
 def told(reference: str) -> str:
-    """Return a reference as messages show it: of a command only its program."""
+    """Format a reference for messages: of a command show only the program."""
     kind, _, rest = reference.partition(":")
     if kind != "command":
         return reference
@@ -103,7 +103,7 @@ def told(reference: str) -> str:
 
 
 def argument(text: str) -> str:
-    """Return the value of an argument, or the secret if it is a reference."""
+    """Return an argument's value, resolving a reference."""
     if not is_reference(text):
         return text
     try:
@@ -113,10 +113,10 @@ def argument(text: str) -> str:
 
 
 def read_secret(reference: str, environ: Mapping[str, str]) -> str:
-    """Return the secret of a reference, without the newline at its end. May block.
+    """Read a referenced secret without its final newline; may block.
 
     Raises:
-        SecretUnreadable: Its text continues the reference.
+        SecretUnreadable: Its message completes a sentence that starts with the reference.
     """
     kind, _, rest = reference.partition(":")
     value = _READERS[kind](rest, environ).rstrip("\r\n")
@@ -126,7 +126,7 @@ def read_secret(reference: str, environ: Mapping[str, str]) -> str:
 
 
 def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
-    """Yield every secret that was read by a reference, with its place."""
+    """Yield path and secret of every resolved reference."""
     for path, secret in secrets_in(value):
         if isinstance(secret, ReferencedSecret):
             yield path, secret
@@ -135,7 +135,7 @@ def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
 def _of_file(path: str, _environ: Mapping[str, str]) -> str:
     try:
         file = Path(path).expanduser()
-        # A pipe or a device would block the start.
+        # A pipe or device could block the start.
         if not stat.S_ISREG(file.stat().st_mode):
             raise SecretUnreadable("is not a file")
         with file.open("rb") as opened:
@@ -152,7 +152,7 @@ def _text(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        # Not `from`: that error contains the content.
+        # Not `from exc`, which contains the content.
         raise SecretUnreadable("is not UTF-8 text") from None
 
 
@@ -184,7 +184,7 @@ def _of_keyring(place: str, _environ: Mapping[str, str]) -> str:
     except keyring.errors.NoKeyringError as exc:
         raise SecretUnreadable("cannot be read: there is no keyring on this system") from exc
     except Exception as exc:  # noqa: BLE001 - a backend talks to the desktop, and may raise anything
-        # Not `from`: the text of a backend may contain anything.
+        # Not `from exc`: a backend's text may contain anything.
         raise SecretUnreadable(f"cannot be read: {in_words(exc)}") from None
     if value is None:
         raise SecretUnreadable("is not in the keyring")
@@ -203,7 +203,7 @@ def _of_command(line: str, environ: Mapping[str, str]) -> str:
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # It may contain the secret.
+            # Its errors may contain the secret.
             stderr=subprocess.DEVNULL,
             env=dict(environ),
             start_new_session=True,
@@ -214,9 +214,9 @@ def _of_command(line: str, environ: Mapping[str, str]) -> str:
         try:
             output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # With its children, which would keep the pipe open, and `with` from ending.
+            # Including children, which would keep the pipe open and block `with`.
             kill_group(process.pid)
-            # Not `from`: that error contains the output.
+            # Not `from exc`, which contains the output.
             raise SecretUnreadable(f"took longer than {COMMAND_TIMEOUT_S:g} s") from None
     if process.returncode:
         raise SecretUnreadable(f"failed with exit code {process.returncode}")
@@ -233,7 +233,7 @@ _READERS = {
 
 
 def _open_to_others(reference: str) -> str:
-    """Return a warning about a file that every user of the machine may read; "" for none."""
+    """Return a warning if all users of the machine may read a file, else ""."""
     kind, _, rest = reference.partition(":")
     path = Path(rest).expanduser() if kind == "file" else None
     if path is None or not path.stat().st_mode & stat.S_IROTH:

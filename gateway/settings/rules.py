@@ -1,4 +1,4 @@
-"""Rules between settings, and values that may be mistakes."""
+"""Rules between settings, and warnings about doubtful values."""
 
 import os
 import re
@@ -19,18 +19,18 @@ from agent.safety.redaction import LEAST_CHARS, is_telling
 from agent.settings import MCP_PREFIX, ModelSettings
 from gateway.settings.tree import Settings, StorageSettings, is_server, name_of
 
-# A host's name, an address, one of IPv6 in brackets or nothing; and its port, if it has one.
+# A host name, an address (IPv6 in brackets) or nothing, and an optional port.
 _PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]*)(?::[0-9]{1,5})?")
 Contradiction = tuple[str, str]
 
-# Shorter values cannot be kept out of the logs without making those unreadable.
+# Masking shorter values would make logs unreadable.
 MIN_SECRET_CHARS = 4
 MIN_TOKEN_CHARS = 16
 MIN_TOKEN_KINDS = 8
 
 
 def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Yield (key, mistake) for every broken rule; `values` by dotted key."""
+    """Yield (key, mistake) for every broken rule; `values` is keyed by dotted key."""
     for name, secret in _secrets(values):
         if len(secret) < MIN_SECRET_CHARS:
             yield name, f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
@@ -46,7 +46,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
         yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
     yield from _places(settings)
     yield from _alerts(settings)
-    # Other libraries bring parts of that package along.
+    # Other libraries install parts of that package.
     there = find_spec("opentelemetry") and find_spec("opentelemetry.sdk")
     if settings.telemetry.otlp_endpoint is not None and there is None:
         yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
@@ -66,7 +66,7 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
 
 
 def doubts(settings: Settings, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for every value that may be a mistake."""
+    """Yield a warning for every doubtful value."""
     if workspace := settings.agent.workspace:
         try:
             os.scandir(workspace).close()
@@ -90,7 +90,7 @@ def doubts(settings: Settings, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _secrets(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every secret outside of maps, with its key."""
+    """Yield key and value of every secret outside maps."""
     for name, value in values.items():
         for secret in value if isinstance(value, tuple) else (value,):
             if isinstance(secret, SecretStr):
@@ -102,9 +102,9 @@ def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
         is_url = name.endswith(("_url", "_endpoint", ".webhook")) and value is not None
         schemes = ("ws://", "wss://") if name.endswith("gateway_url") else ("http://", "https://")
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
-        # `_storage` checks those of databases.
+        # `_server` checks database URLs.
         if is_url and not name.startswith("storage.") and not text.startswith(schemes):
-            # Not the value: it may contain a token.
+            # Do not quote the value: it may contain a token.
             yield name, f"must begin with {' or '.join(schemes)}"
 
 
@@ -121,7 +121,7 @@ def _side_models(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
-    """Yield tokens that a caller could guess."""
+    """Yield guessable tokens."""
     token, metrics = settings.web.token, settings.metrics.token
     # A shorter one is refused anyway.
     if token and len(token) >= MIN_SECRET_CHARS and is_weak_token(token.get_secret_value()):
@@ -135,7 +135,7 @@ def _weak_tokens(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
-    """Yield mistakes that lock everyone out, or let others read along."""
+    """Yield mistakes that lock everyone out or expose the sign-in."""
     oidc = settings.web.oidc
     for entry in oidc.allowed:
         kind, _, who = entry.partition(":")
@@ -153,7 +153,7 @@ def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
 
 
 def is_weak_token(token: str) -> bool:
-    """Whether a token can be guessed within years by ten tries a minute."""
+    """Whether ten attempts per minute could guess a token within years."""
     return len(token) < MIN_TOKEN_CHARS or len(set(token)) < MIN_TOKEN_KINDS
 
 
@@ -193,7 +193,7 @@ def _people(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _platform(entry: str) -> tuple[Platform | None, str]:
-    """Split `telegram:123` into a platform, None if it has no accounts, and the rest."""
+    """Split `telegram:123` into the platform (None if unknown) and the rest."""
     name, _, rest = entry.partition(":")
     return by_name()[name] if name in account_types() else None, rest
 
@@ -220,7 +220,7 @@ def _storage(storage: StorageSettings) -> Iterator[Contradiction]:
 
 
 def _server(storage: StorageSettings) -> Iterator[Contradiction]:
-    """Yield URLs that libpq would not understand; no text may quote a part of one."""
+    """Yield invalid database URLs, without quoting any part of them."""
     if find_spec("psycopg") is None:
         yield "storage.url", "PostgreSQL needs the package psycopg: pip install 'parley[postgres]'"
     shape = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…"
@@ -233,7 +233,7 @@ def _server(storage: StorageSettings) -> Iterator[Contradiction]:
 def _is_readable(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        # Of several hosts each may have a port, which `urlsplit` takes for a mistake.
+        # Several hosts may each have a port, which `urlsplit` rejects.
         hosts = parts.netloc.rpartition("@")[2].split(",")
         ports = [_PORT.fullmatch(host) for host in hosts]
     except ValueError:
@@ -243,7 +243,7 @@ def _is_readable(url: str) -> bool:
 
 
 def _places(settings: Settings) -> Iterator[Contradiction]:
-    """Yield hosts and paths of tools that match nothing, and paths that must be out of reach."""
+    """Yield tool hosts and paths that match nothing, and forbidden paths."""
     tools, terminal = settings.tools, "tools.terminal.readable"
     for host in tools.fetch.allow_hosts:
         if "/" in host:
@@ -266,7 +266,7 @@ def _places(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _overlaps(settings: Settings, usable: Mapping[str, list[Path]]) -> Iterator[Contradiction]:
-    """Yield paths that overlap with Parley's own files, or with other chats' files."""
+    """Yield paths that overlap Parley's own files or other chats' files."""
     tools = settings.tools
     own = [settings.home, *([tools.workspace.root] if tools.workspace.root else [])]
     for key, paths in usable.items():

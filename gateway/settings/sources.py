@@ -1,8 +1,8 @@
-"""Reads parley.yaml, environment and command line as layers of one tree.
+"""Merges parley.yaml, environment and command line as layers of one tree.
 
-A later layer wins key by key; a list replaces the list below it. Every value keeps its origin. Each
-mistake is one line with place, value and what is allowed. A key that went is named with what
-applies instead, and stops nothing.
+Later layers override key by key; a list replaces the earlier list. Every value keeps its origin.
+Each mistake becomes one line with place, value and allowed values. A removed key only causes a
+warning that names its replacement.
 """
 
 import difflib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX = "PARLEY_"
-# Read elsewhere, as are the switches of the test suite.
+# Variables read elsewhere, like those of the test suite.
 OTHER_VARIABLES = {"PARLEY_HOME", "PARLEY_CONFIG"}
 TEST_PREFIX = "PARLEY_TEST_"
 RENAMED: dict[KeyPath, KeyPath] = {
@@ -79,15 +79,15 @@ FORMER: Mapping[str, str] = {
     "web.max_connections_per_address": "it is a tenth of web.max_connections",
     "web.oidc.redirect_url": "it is web.public_url with sign-in/oidc/callback",
 }
-"""What applies instead of each key or section that went."""
+"""The replacement of each removed key or section."""
 Hint = Callable[[str, Any], str | None]
-"""Returns what to write in place of an unknown dotted key with this value, or None."""
+"""Returns a replacement for an unknown dotted key with this value, or None."""
 
 
 class Sources:
     """The layers read so far, merged in `tree`.
 
-    `problems` and `warnings` are lines for the operator; warnings stop nothing.
+    `problems` and `warnings` are lines for the operator; only problems prevent a start.
     """
 
     def __init__(self, hint: Hint | None = None) -> None:
@@ -98,7 +98,7 @@ class Sources:
         self.warnings: list[str] = []
 
     def add_file(self, path: Path, origin: str) -> None:
-        """Lay the values of a YAML file on top."""
+        """Add the values of a YAML file as a layer."""
         tree = read_yaml(path, origin)
         if "home" in tree:
             del tree["home"]
@@ -106,22 +106,22 @@ class Sources:
         self.add((), tree, origin)
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
-        """Lay `PARLEY_SECTION__KEY` and `…_FILE` on top; an empty variable counts as not set."""
+        """Add `PARLEY_SECTION__KEY` and `…_FILE` as a layer; an empty variable counts as unset."""
         for variable in sorted(environ, key=_numbered):
             ours = variable.startswith(PREFIX) and variable not in OTHER_VARIABLES
             if ours and environ[variable] and not variable.startswith(TEST_PREFIX):
                 self._add_variable(variable, environ)
 
     def add_options(self, options: Mapping[str, Any]) -> None:
-        """Lay command-line options (dotted key → value) on top; None means not given."""
+        """Add command-line options (dotted key → value) as a layer; None means not given."""
         for name, value in options.items():
             if value is not None:
                 path, _ = all_keys().complete(path_of(name))
                 self.add(path, value, "--" + name.rpartition(".")[2].replace("_", "-"))
 
     def add(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Lay a value on top."""
-        # Old spellings first, so that the new one wins if a layer has both.
+        """Add a value as a layer."""
+        # Old spellings first, so that the new one wins if both are given.
         for at, leaf in sorted(key_leaves(path, value), key=lambda each: each[0] not in RENAMED):
             what = f"{dotted(at)} in {origin} is"
             if not all_keys().find(at) and (instead := former(at)):
@@ -132,10 +132,10 @@ class Sources:
             self._put(new or at, leaf, origin)
 
     def origin(self, path: KeyPath) -> str:
-        """Return the origin of the value at, around or below a path."""
+        """Return the origin of the value at, above or below a path."""
         for end in range(len(path), 0, -1):
             key = all_keys().find(path[:end])
-            # The origin of a block around it is not that of the value.
+            # An enclosing block's origin is not the value's.
             is_around = end < len(path) and key is not None and key.kind in {"section", "blocks"}
             if not is_around and path[:end] in self._origins:
                 return self._origins[path[:end]]
@@ -143,9 +143,9 @@ class Sources:
         return next(below, "default")
 
     def refused(self, error: "ErrorDetails") -> str:
-        """Return the line for one validation error of the tree."""
+        """Format a validation error of the tree as one line."""
         path = error["loc"]
-        # Follows a name in a map that is itself wrong.
+        # pydantic marks an invalid map key like this.
         if is_name := path[-1:] == ("[key]",):
             path = path[:-1]
         name, origin = name_of(path, self.tree), self.origin(path)
@@ -157,9 +157,9 @@ class Sources:
         return f"{name}: {value} in {origin} is not allowed; {allowed.replace(*_PYDANTIC)}"
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Replace what lower layers have at a path and below it.
+        """Replace earlier layers' values at and below a path.
 
-        A value of the wrong type around it stays, and is refused when the tree is validated.
+        An enclosing value of the wrong type stays and fails validation later.
         """
         node: Any = self.tree
         for end, step in enumerate(path, start=1):
@@ -195,7 +195,7 @@ class Sources:
             direct = variable.removesuffix("_FILE")
             if environ.get(direct):
                 self.problems.append(f"{variable}: {direct} is set too; keep one of them")
-            # From now on it is a reference like any other.
+            # Treat it as an ordinary reference from here on.
             self._put(named, f"file:{text}", variable)
         elif path in RENAMED or former(path):
             self.add(path, text, variable)
@@ -203,10 +203,10 @@ class Sources:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
 
     def _meant(self, variable: str, path: KeyPath) -> str:
-        """Return a hint at the variable or key that an unknown one may mean, or ""."""
+        """Suggest the variable or key that an unknown one may mean, or ""."""
         if told := self._hint(dotted(path), None):
             return f"; {told}"
-        # Without the common prefix.
+        # Compare without the common prefix.
         known = [variable_of(name).removeprefix(PREFIX) for name in all_keys().names()]
         near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.65)
         return f"; did you mean {PREFIX}{near[0]}?" if near else ""
@@ -225,7 +225,7 @@ class Sources:
 
 
 def former(path: KeyPath) -> str | None:
-    """Return what applies instead of a key that went, or None."""
+    """Return the replacement of a removed key, or None."""
     names = [step for step in path if isinstance(step, str)]
     around = [".".join(names[:end]) for end in range(1, len(names) + 1)]
     found = (key for key in FORMER if any(fnmatchcase(name, key) for name in around))
@@ -233,11 +233,11 @@ def former(path: KeyPath) -> str | None:
 
 
 MOST_BYTES = 500_000
-"""A larger file is a log or a database, and would take minutes."""
+"""Largest settings file in bytes; a larger one is something else and would take minutes."""
 
 
 def read_yaml(path: Path, origin: str) -> dict[str, Any]:
-    """Return the map in a YAML file, {} for an empty one."""
+    """Read a YAML file with a map; {} if it is empty."""
     try:
         if path.is_fifo():
             raise SettingsError(f"{origin}: is a pipe, and no settings file")
@@ -252,18 +252,18 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
 
 
 def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
-    """Return the map in a YAML text, {} for an empty one; errors name line and column."""
+    """Parse a YAML text with a map ({} if empty); errors name line and column."""
     try:
         tree = _UniqueKeyLoader(text).get_single_data()
     except yaml.MarkedYAMLError as exc:
-        # Not str(exc): it quotes the line, which may hold a secret.
+        # Not str(exc), which quotes the line and may contain a secret.
         mark = exc.problem_mark or exc.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise SettingsError(f"{origin}{place}: not valid YAML: {exc.problem}") from None
     except (yaml.YAMLError, RecursionError) as exc:
         raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
     except (ValueError, LookupError, AttributeError, TypeError) as exc:
-        # Raised by a value that is not of the type that its tag names.
+        # Raised by a value that does not match its tag.
         raise SettingsError(f"{origin}: not valid YAML: a value is not what its tag says") from exc
     if tree is None:
         return {}
@@ -273,11 +273,11 @@ def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
 
 
 MOST_VALUES = 50_000
-"""Of a settings file, counted each time that aliases repeat them: these can make it huge."""
+"""Most values in a settings file, counting repetitions by aliases."""
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values of a node; one that contains itself is refused later."""
+    """Count the values of a node; recursive nodes are refused later."""
     if id(node) not in known:
         known[id(node)] = 0
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -287,14 +287,14 @@ def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader that refuses the same key twice in a map, what contains itself, and bombs."""
+    """A safe loader that refuses duplicate keys, recursive nodes and alias bombs."""
 
     @override
     def construct_document(self, node: yaml.Node) -> Any:
         if _values_in(node, {}) > MOST_VALUES:
             problem = f"has more than {MOST_VALUES:,} values"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        # Deep, so that a node that contains itself is refused.
+        # Deep, so that a recursive node is refused.
         return self.construct_object(node, deep=True)
 
     @override
@@ -312,7 +312,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def key_leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
-    """Split a value into the keys below `path`; unknown and misplaced things stay whole."""
+    """Split a value into the keys below `path`; unknown and misplaced values stay whole."""
     key = all_keys().find(path)
     kind = key.kind if key else "value" if path else "section"
     if key and key.lone_block and isinstance(value, Mapping):
@@ -330,17 +330,17 @@ def key_leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def path_of(name: str, separator: str = ".") -> KeyPath:
-    """Split the name of a key, such as `platforms.slack.1.name`."""
+    """Split a key such as `platforms.slack.1.name`."""
     return tuple(int(step) if step.isdecimal() else step for step in name.split(separator))
 
 
 def _numbered(variable: str) -> list[tuple[bool, str | int]]:
-    """Sort blocks by their numbers: the tenth comes after the second."""
+    """Sort key that orders blocks numerically: the tenth after the second."""
     return [(isinstance(step, str), step) for step in path_of(variable, "__")]
 
 
 def variable_of(name: str) -> str:
-    """Return the variable of the environment that a dotted key is read from."""
+    """Return the environment variable of a dotted key."""
     return PREFIX + name.replace(".", "__").upper()
 
 
@@ -359,7 +359,7 @@ _ALLOWED = {
 
 
 def shown(value: Any, *, hidden: bool) -> str:
-    """Return a bad value for an error message, shortened; masked if hidden or secret-like."""
+    """Format a wrong value for an error: shortened, masked if hidden or secret-like."""
     if hidden or isinstance(value, SecretStr):
         return MASK
     text = _redactor.text(repr(value))
@@ -367,9 +367,9 @@ def shown(value: Any, *, hidden: bool) -> str:
 
 
 def _hidden(path: KeyPath) -> bool:
-    """Whether the value may be a secret: a section holds some, a list of keys too."""
+    """Whether the value may be or contain a secret."""
     nearest = all_keys().around(path)
-    # A map is followed by a name, and that by a field of its section.
+    # After a map's name comes a field of its section.
     field = str(path[len(nearest.pattern) + 1]) if len(path) > len(nearest.pattern) + 1 else ""
     if nearest.block is not None and field in nearest.block.model_fields:
         return has_secrets(nearest.block, field)
@@ -377,7 +377,7 @@ def _hidden(path: KeyPath) -> bool:
 
 
 def _instead(path: KeyPath, name: str) -> str:
-    """Return what an unknown key may mean: a neighbour, one elsewhere, or the known keys."""
+    """Suggest what an unknown key may mean: a similar key, one elsewhere, or all known keys."""
     section, _, last = name.rpartition(".")
     keys = all_keys()
     known = [key.pattern[-1] for key in keys if keys.find((*path[:-1], key.pattern[-1])) is key]

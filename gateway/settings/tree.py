@@ -1,7 +1,7 @@
-"""The settings: one frozen tree of sections, and the keys that it has.
+"""The settings: one frozen tree of sections, and its keys.
 
-docs/configuration.md says what each key means; a test compares it with the tree. The environment,
-the error messages and `parley config show` use these keys. `load_settings` reads the values.
+docs/configuration.md explains the keys; a test compares it with the tree. The environment, error
+messages and `parley config show` use these keys. `load_settings` reads the values.
 """
 
 import os
@@ -33,7 +33,7 @@ S = TypeVar("S", bound=type[Section])
 
 
 def _with_fields(fields: Mapping[str, Any]) -> Callable[[S], S]:
-    """Add fields to a section: one for each registered platform."""
+    """Add fields to a section, one per registered platform."""
 
     def extended(section: S) -> S:
         made = {"__base__": section, "__module__": __name__, **fields}
@@ -43,21 +43,21 @@ def _with_fields(fields: Mapping[str, Any]) -> Callable[[S], S]:
 
 
 class BudgetSettings(Section):
-    """Spending limits per day in US dollars; null: none."""
+    """Daily spending limits in US dollars; null for none."""
 
     daily_usd: float | None = Field(default=None, ge=0)
     sender_daily_usd: float | None = Field(default=None, ge=0)
 
 
 class QuotaSettings(Section):
-    """Limits for one sender in 24 hours (messages) and since midnight (tokens); not for owners."""
+    """Limits per sender for messages in 24 hours and tokens since midnight; owners have none."""
 
     messages_per_day: int | None = Field(default=None, ge=1)
     tokens_per_day: int | None = Field(default=None, ge=1)
 
 
 class QueueSettings(Section):
-    """From an accepted message to its turn."""
+    """How queued messages become turns."""
 
     mode: Literal["collect", "followup", "interrupt"] = "collect"
     debounce_ms: int = Field(default=400, ge=0, le=60_000)
@@ -68,13 +68,13 @@ class QueueSettings(Section):
 
 
 class SessionSettings(Section):
-    """When a new session starts, and who shares one."""
+    """When a new session starts and who shares one."""
 
     reset: Literal["none", "daily", "idle", "both"] = "none"
     timezone: str = "UTC"
     at_hour: int = Field(default=4, ge=0, le=23)
     idle_minutes: int = Field(default=1440, ge=1)
-    # It names the conversation that a message belongs to, as the message comes in.
+    # Live, since it selects an incoming message's conversation.
     groups: Annotated[Literal["per_user", "shared"], "live"] = "per_user"
 
     @field_validator("timezone")
@@ -87,7 +87,7 @@ class SessionSettings(Section):
 
 
 class GroupRule(Section):
-    """When the bot answers in a group, whom, and whether it reads the rest along."""
+    """When and whom the bot answers in a group, and whether it notes other messages."""
 
     respond: Literal["mention", "always", "never"] = "mention"
     context: bool = False
@@ -96,9 +96,9 @@ class GroupRule(Section):
 
 @_with_fields(dict.fromkeys(account_types(), (tuple[str, ...], ())))
 class AccessSettings(Section):
-    """Who may talk to the bot, with a list of ids for each platform, and what it listens to."""
+    """Who may use the bot (a list of ids per platform) and which messages it reads."""
 
-    # Ids are numbers on some platforms.
+    # Some platforms have numeric ids.
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     mode: Literal["pairing", "allowlist", "open"] = "pairing"
@@ -107,7 +107,7 @@ class AccessSettings(Section):
     rate_per_min: int = Field(default=60, ge=0, le=100_000)
 
     def listed(self, platform: str) -> tuple[str, ...]:
-        """Return the ids of those who may talk on a platform."""
+        """Return the allowed ids of a platform."""
         ids: tuple[str, ...] = getattr(self, platform) if platform in account_types() else ()
         return ids
 
@@ -115,7 +115,7 @@ class AccessSettings(Section):
 class AttachmentSettings(Section):
     """Files that come with messages."""
 
-    # The page tells it to browsers that are open.
+    # Open pages already know the value.
     max_bytes: Annotated[int, "restart"] = Field(default=20_000_000, ge=0, le=50_000_000)
 
 
@@ -124,15 +124,15 @@ class AttachmentSettings(Section):
     for name, account in account_types().items()
 })
 class PlatformSettings(Section):
-    """The accounts of each platform; an account is on when it has its token."""
+    """The accounts of each platform; an account is active if it has a token."""
 
     def accounts(self, platform: str) -> tuple[AccountSettings, ...]:
-        """Return the blocks of one platform."""
+        """Return a platform's account blocks."""
         blocks: tuple[AccountSettings, ...] = getattr(self, platform)
         return blocks
 
     def on(self) -> list[tuple[str, AccountSettings]]:
-        """Return (platform, block) of each account that has its token, in the order of lists."""
+        """Return (platform, block) of each active account in list order."""
         return [
             (name, block)
             for name in account_types()
@@ -146,12 +146,12 @@ Days = Annotated[int, Field(ge=1, le=MOST_DAYS)]
 
 
 def is_server(url: str) -> bool:
-    """Whether a `storage.url` names a server, not a file."""
+    """Whether a `storage.url` names a server rather than a file."""
     return url.startswith(("postgresql://", "postgres://"))
 
 
 class StorageSettings(Section):
-    """Where the data is; `url` null: SQLite in PARLEY_HOME."""
+    """Where data is stored; `url` null means SQLite in PARLEY_HOME."""
 
     url: SecretStr | None = None
     direct_url: SecretStr | None = None
@@ -161,23 +161,23 @@ class StorageSettings(Section):
 
 
 class RetentionSettings(Section):
-    """Days for which data is kept; null: until `parley forget`."""
+    """Days to keep data; null means until `parley forget`."""
 
     transcript_days: Days | None = None
     files_days: Days | None = None
     files_max_bytes: int | None = Field(default=None, ge=0, le=10**15)
-    # Budgets sum up the current day, which is two by the clock of another place.
+    # At least 2, since the budgets' day may span two dates in another time zone.
     ledger_days: int | None = Field(default=None, ge=2, le=MOST_DAYS)
     audit_days: Days | None = None
 
     @property
     def limits_files(self) -> bool:
-        """Whether any file may go."""
+        """Whether any files expire."""
         return self.files_days is not None or self.files_max_bytes is not None
 
 
 class BackupSettings(Section):
-    """Backups on a timer; `to` null: none, else a folder, which may be relative to PARLEY_HOME."""
+    """Scheduled backups; `to` is a folder (may be relative to PARLEY_HOME), null for none."""
 
     to: Path | None = None
     every_h: int = Field(default=24, ge=1, le=8_784)
@@ -185,9 +185,9 @@ class BackupSettings(Section):
 
 
 class AlertSettings(Section):
-    """Which chats and webhook owners' alerts go to (docs/alerts.md)."""
+    """The chats and the webhook that receive alerts (docs/alerts.md)."""
 
-    # The part of the gateway that posts is started or not.
+    # Restart, since it decides whether the poster is started.
     enabled: Annotated[bool, "restart"] = True
     to: tuple[str, ...] = ()
     webhook: Annotated[SecretStr | None, "restart"] = None
@@ -197,7 +197,7 @@ class AlertSettings(Section):
 
 
 class LoggingSettings(Section):
-    """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
+    """Logging; `file` null means PARLEY_HOME/logs/parley.jsonl, false none."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], "live"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
@@ -210,37 +210,37 @@ class LoggingSettings(Section):
             return value
         if not isinstance(value, str) or not value:
             raise ValueError("must be a path, false or null")
-        # An unknown user stays as written.
+        # A path with an unknown user stays unchanged.
         return value.lower() != "false" and Path(os.path.expanduser(value))  # noqa: PTH111
 
 
 class MetricsSettings(Section):
-    """`/metrics` on the web port; `token`: for callers from other machines."""
+    """`/metrics` on the web port; other machines need `token`."""
 
     token: SecretStr | None = None
 
 
 class TelemetrySettings(Section):
-    """Traces for an OpenTelemetry collector; `otlp_endpoint`: of OTLP over HTTP, null for none."""
+    """Traces for an OpenTelemetry collector at `otlp_endpoint` (OTLP over HTTP), null for none."""
 
     otlp_endpoint: str | None = None
 
 
 Mark = Literal["live", "next-turn", "restart"]
-"""When a changed setting takes effect in a running gateway; in the annotation of its field.
+"""When a changed setting takes effect in a running gateway; an annotation of its field.
 
-live: within a second or so of the reload. next-turn: for turns that begin after the reload.
-restart: at the next start of the gateway. Stories prove the first two key by key (tests/stories).
+live: about a second after the reload. next-turn: for turns that begin after it. restart: at the
+next start. tests/stories prove the first two for each key.
 """
 
 
 class Settings(Section):
-    """The whole tree. `home` is PARLEY_HOME: absolute, not necessarily there yet.
+    """The whole tree. `home` is PARLEY_HOME, absolute, which may not exist yet.
 
-    Each section has a `Mark`, which its keys share but for those that have one of their own.
+    Each section has a `Mark`, which its keys inherit unless they have their own.
     """
 
-    # Values may be secrets: pydantic's own text of an error must not hold them.
+    # Keep values, which may be secrets, out of pydantic's error texts.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     home: Annotated[Path, "restart"]
@@ -258,7 +258,7 @@ class Settings(Section):
     access: Annotated[AccessSettings, "live"] = AccessSettings()
     attachments: Annotated[AttachmentSettings, "next-turn"] = AttachmentSettings()
     tools: Annotated[ToolSettings, "next-turn"] = ToolSettings()
-    # Their code is loaded, and what it does at its start is done.
+    # Restart, since plugin code is already loaded.
     plugins: Annotated[PluginSettings, "restart"] = PluginSettings()
     platforms: Annotated[PlatformSettings, "live"] = PlatformSettings()
     web: Annotated[WebSettings, "restart"] = WebSettings()
@@ -281,9 +281,9 @@ class Key:
     """One place in the tree.
 
     Attributes:
-        pattern: Names from the root; `INDEX` is any position in a list of blocks.
-        kind: "blocks" is a list of sections, "json" another list or a map.
-        block: The section that each value of a map is, if they are sections.
+        pattern: Names from the root; `INDEX` matches any position in a list of blocks.
+        kind: "blocks" is a list of sections, "json" any other list or map.
+        block: The section type of a map's values, if they are sections.
     """
 
     pattern: tuple[str, ...]
@@ -295,7 +295,7 @@ class Key:
 
     @property
     def lone_block(self) -> bool:
-        """Whether one block may be given in place of the list."""
+        """Whether a single block may replace the list."""
         return self.kind == "blocks" and bool(self.default)
 
 
@@ -309,14 +309,14 @@ class Keys:
         return iter(self._keys.values())
 
     def find(self, path: KeyPath) -> Key | None:
-        """Return the key at a path, whose position may be left out if there is one block."""
+        """Return the key at a path; a single block's position may be omitted."""
         return self._keys.get(_pattern(self.complete(path)[0]))
 
     def complete(self, path: KeyPath) -> tuple[KeyPath, KeyPath | None]:
-        """Insert the position 0 that may be left out if there is one block.
+        """Insert an omitted position 0 of a single block.
 
         Returns:
-            The full path, and the path of the list whose position was left out, if any.
+            The full path, and the path of the list whose position was omitted, if any.
         """
         for end in range(1, len(path)):
             key = self._keys.get(_pattern(path[:end]))
@@ -325,10 +325,10 @@ class Keys:
         return path, None
 
     def around(self, path: KeyPath) -> Key:
-        """Return the innermost key at a path or around it.
+        """Return the innermost key at or above a path.
 
         Raises:
-            KeyError: Nothing around the path is a key.
+            KeyError: No key contains the path.
         """
         for end in range(len(path), 0, -1):
             if key := self.find(path[:end]):
@@ -336,14 +336,14 @@ class Keys:
         raise KeyError(dotted(path))
 
     def is_secret(self, path: KeyPath) -> bool:
-        """Whether the value at a path is secret, or its key unknown."""
+        """Whether the value at a path is secret or its key unknown."""
         try:
             return self.around(path).secret
         except KeyError:
             return True
 
     def names(self) -> list[str]:
-        """Return every key without positions."""
+        """Return all keys without positions."""
         return [dotted(key.pattern) for key in self if key.pattern[-1] != INDEX]
 
 
@@ -358,7 +358,7 @@ def all_keys() -> Keys:
 
 
 def mark_of(path: KeyPath) -> Mark:
-    """Return when a change of a key takes effect; entries of a map have the mark of the map."""
+    """Return a key's mark; entries of a map have the map's."""
     return all_keys().around(path).mark
 
 
@@ -368,7 +368,7 @@ def dotted(path: tuple[str | int, ...]) -> str:
 
 
 def flatten(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the path and value of every key that holds a value, in the order of the tree."""
+    """Yield path and value of every key with a value, in tree order."""
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
@@ -381,7 +381,7 @@ def flatten(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any
 
 
 def secrets_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, SecretStr]]:
-    """Yield every secret of a value of the tree, with its place."""
+    """Yield path and secret of every secret in a value of the tree."""
     match value:
         case SecretStr():
             yield path, value
@@ -397,12 +397,12 @@ def secrets_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Secret
 
 
 def in_map(path: KeyPath) -> bool:
-    """Whether a value is in a map, so that it may be a plain word though its type is secret."""
+    """Whether a value is in a map, where a secret-typed value may be an ordinary word."""
     return all_keys().find(path[:-1] if isinstance(path[-1], int) else path) is None
 
 
 def plain(value: Any, secret: Callable[[SecretStr], str], text: Callable[[str], str] = str) -> Any:
-    """Return a value of the tree as JSON data, its secrets by `secret`, other texts by `text`."""
+    """Convert a value of the tree to JSON data, with `secret` for secrets, `text` for strings."""
     match value:
         case SecretStr():
             return secret(value)
@@ -419,9 +419,9 @@ def plain(value: Any, secret: Callable[[SecretStr], str], text: Callable[[str], 
 
 
 def name_of(path: KeyPath, root: Any) -> str:
-    """Return a path as people write it: without the position of a lone block.
+    """Return a path as people write it, without a single block's position.
 
-    `root` is the settings, or maps and lists of the same shape, which may lack the path.
+    `root` is the settings or equally shaped maps and lists, which may lack the path.
     """
     steps: list[str | int] = []
     for end, step in enumerate(path):
@@ -433,7 +433,7 @@ def name_of(path: KeyPath, root: Any) -> str:
 
 
 def named(settings: Settings) -> dict[str, tuple[KeyPath, Any]]:
-    """Return path and value of each key by the name that people write."""
+    """Return path and value of each key by its written name."""
     return {name_of(path, settings): (path, value) for path, value in flatten(settings)}
 
 
@@ -448,7 +448,7 @@ def at_step(value: Any, step: str | int) -> Any:
 
 
 def placed(value: Any, path: KeyPath, new: Any) -> Any:
-    """Return a value of the tree with another one at a place in it; nothing else is copied."""
+    """Return a value of the tree with one nested value replaced."""
     if not path:
         return new
     inner = placed(at_step(value, path[0]), path[1:], new)
@@ -460,7 +460,7 @@ def placed(value: Any, path: KeyPath, new: Any) -> Any:
 
 
 def _walk(section: type[BaseModel], path: tuple[str, ...], around: Mark | None) -> Iterator[Key]:
-    """Yield the keys of a section; `around` is the mark of those that have none of their own."""
+    """Yield the keys of a section; `around` is the inherited mark."""
     for name, field in section.model_fields.items():
         here = (*path, name)
         mark = next((each for each in field.metadata if each in get_args(Mark)), around)
@@ -484,13 +484,13 @@ def _walk(section: type[BaseModel], path: tuple[str, ...], around: Mark | None) 
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield the types in an annotation: containers, and what they hold."""
+    """Yield the types in an annotation: containers and their contents."""
     yield get_origin(annotation) or annotation
     for inner in get_args(annotation):
         yield from _parts(inner)
 
 
 def has_secrets(block: type[BaseModel], *names: str) -> bool:
-    """Whether a section holds secrets, in these fields or in any."""
+    """Whether a section contains secrets."""
     fields = [block.model_fields[name] for name in names or block.model_fields]
     return any(SecretStr in _parts(field.annotation) for field in fields)
