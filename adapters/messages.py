@@ -287,7 +287,7 @@ def filled(data: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if value is not None}
 
 
-def flaw(exc: ValidationError) -> str:
+def describe_flaw(exc: ValidationError) -> str:
     """Describe why an update cannot be decoded, without quoting its content."""
     first = exc.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -318,7 +318,7 @@ def quoted_lines(lines: list[str]) -> str:
     return "\n".join(f"> {line}" for line in lines)
 
 
-def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
+def other_authors(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
     """Return the unique authors in a message, except the known ones: its sender and the bot.
 
     An author is None if the platform does not identify one.

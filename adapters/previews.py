@@ -26,7 +26,7 @@ BestEffort = Callable[[str, str], AbstractContextManager[None]]
 """Logs the failure of an optional request, given its action and the pacer's chat."""
 
 
-async def rendered(render: Callable[[str], T], markdown: str) -> T:
+async def render_in_thread(render: Callable[[str], T], markdown: str) -> T:
     """Render a text in a thread, so as not to block the event loop.
 
     If the caller is cancelled, the thread continues and ends by itself: rendering is bounded.
@@ -166,7 +166,7 @@ class EditedPreviews(Previews):
     ) -> str | None:
         if (budget := self.budget(question)) is None:
             return ref
-        address, shown = question.address, await rendered(self._text, text)
+        address, shown = question.address, await render_in_thread(self._text, text)
         if shown is None or (ref is not None and self._shown.get((address, ref)) == shown):
             return ref
         chat, is_group = budget

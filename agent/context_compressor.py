@@ -63,13 +63,13 @@ class ContextCompressor(ContextEngine):
             return None
         # Messages pinned now will no longer be pinned when the summary is used.
         cut = replace(found, pinned=())
-        return by_model(request, cut, budget_of(request, cut, sizes)).plan.summaries[0]
+        return use_model(request, cut, budget_of(request, cut, sizes)).plan.summaries[0]
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Shrink the view below its target; return None if already there or nothing can leave."""
         if request.trigger == "manual":
-            request = replace(request, limits=thorough(request))
+            request = replace(request, limits=manual_limits(request))
         elif request.tokens <= target_tokens(request):
             return None
         prepared, shown = request.prepared, request.plan.summaries
@@ -78,7 +78,7 @@ class ContextCompressor(ContextEngine):
             request = replace(request, prepared=None)
         sizes = Sizes(request)
         tail_start = protected_tail(request, sizes)
-        ready = by_prepared(request, tail_start, sizes)
+        ready = use_prepared(request, tail_start, sizes)
         pruned = prune_old_results(request, sizes, tail_start)
         if pruned and (ready is None or pruned.tokens <= PRUNED_SHARE * sizes.view(ready.plan)):
             return pruned
@@ -118,7 +118,7 @@ class ContextCompressor(ContextEngine):
         return replace(again, failure=again.failure or found.failure)
 
 
-def thorough(request: CompressionRequest) -> Limits:
+def manual_limits(request: CompressionRequest) -> Limits:
     """Return the limits of a compaction requested by a person: the newest turns stay."""
     limits, room = request.limits, request.tokens - request.fixed_tokens
     share = room * MANUAL_TAIL_SHARE / max(1, limits.threshold_tokens)
@@ -129,7 +129,7 @@ def thorough(request: CompressionRequest) -> Limits:
     )
 
 
-def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Compressed | None:
+def use_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Compressed | None:
     """Return a plan around the prepared summary, not measured; None if none fits.
 
     The extractor adds the messages between it and the usual tail, since a second model summary
@@ -148,7 +148,7 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> C
     cut = find_boundaries(request, starts)
     if cut is None:
         return None
-    text, gap = prepared.text, uncovered(request, cut)
+    text, gap = prepared.text, uncovered_messages(request, cut)
     if gap:
         tokens = int(sum(sizes.message(entry.message) for entry in gap) * GAP_SHARE)
         text = f"{text}\n\n{extract(gap, '', tokens, days=request.days).text}"
@@ -159,12 +159,12 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> C
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
     """Phases 3 and 4: assemble the model's summary, cut if necessary, or the extractor's."""
     if request.summarise is None:
-        return by_extractor(request, cut, sizes)
+        return use_extractor(request, cut, sizes)
     budget = budget_of(request, cut, sizes)
     try:
-        draft = by_model(request, cut, budget)
+        draft = use_model(request, cut, budget)
     except SummaryFailed as exc:
-        return replace(by_extractor(request, cut, sizes), failure=str(exc))
+        return replace(use_extractor(request, cut, sizes), failure=str(exc))
     excess = sizes.view(draft.plan) - target_tokens(request)
     own = sizes.summaries(draft.plan)
     if not 0 < excess <= own // 2:
@@ -177,16 +177,16 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Com
     return Compressed(plan, "short_summary", 0, retained_share(facts_of(request, cut), text))
 
 
-def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
+def use_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
     """Return a plan with the model's summary; raise `SummaryFailed` if it is unusable."""
-    leaving = uncovered(request, cut)
+    leaving = uncovered_messages(request, cut)
     text = write_summary(leaving, previous_text(request), budget, request)
     ahead = "" if leaving or request.prepared is None else request.prepared.model
     plan = assemble(request, cut, text, "model", ahead)
     return Compressed(plan, "summary", 0, retained_share(facts_of(request, cut), text))
 
 
-def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
+def use_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Compressed:
     """Return a plan with the extractor's text, shortened to make room for the tail."""
     budget, fits = extract_budget(request, cut, sizes)
     draft = _extracted(request, cut, budget)
@@ -200,7 +200,7 @@ def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> 
 
 
 def _extracted(request: CompressionRequest, cut: Boundaries, budget: int) -> Compressed:
-    leaves, before = uncovered(request, cut), previous_text(request)
+    leaves, before = uncovered_messages(request, cut), previous_text(request)
     found = extract(leaves, before, budget, focus=request.focus, days=request.days)
     plan = assemble(request, cut, found.text, "extract")
     return Compressed(plan, "extract", 0, found.retained_share)
@@ -247,10 +247,10 @@ def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> i
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
     """Return the key sentences of the cut messages and of earlier notes."""
-    return key_sentences(uncovered(request, cut), previous_text(request), request.focus)
+    return key_sentences(uncovered_messages(request, cut), previous_text(request), request.focus)
 
 
-def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
+def uncovered_messages(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
     """Return the originals that leave the view and are not covered by an earlier summary."""
     covered = request.prepared.last_seq if request.prepared else 0
     return [entry for entry in leaving(request.entries, cut) if entry.seq > covered]

@@ -121,7 +121,7 @@ def build_agent(
     if built_in := {*BUILTIN} & {*settings.tools.policy.own_records}:
         raise SettingsError(f"tools.policy.own_records: {min(built_in)} acts on more than a record")
     approval = ApprovalRules(
-        policy.of_settings(settings.tools),
+        policy.table_of_settings(settings.tools),
         settings.tools.fetch.hosts,
         redactor_of(settings),
         frozenset(settings.tools.policy.own_records),

@@ -19,10 +19,10 @@ from adapters.messages import (
     Poison,
     Text,
     WirePart,
+    describe_flaw,
     file_kind,
     file_name,
-    flaw,
-    others,
+    other_authors,
     poison,
     quote,
     quoted_lines,
@@ -236,7 +236,7 @@ def to_inbound(
     try:
         message = Message.model_validate(data)
     except ValidationError as exc:
-        return unread(data, reading.settings.name, flaw(exc))
+        return unread(data, reading.settings.name, describe_flaw(exc))
     if not _is_persons(message, reading):
         return None
     # Without the intent, other messages arrive empty.
@@ -315,7 +315,9 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
         message_ref=message.id,
         kind="edit" if edited else "message",
         attachments=files,
-        authors=others([*authors, *(author for file in files for author in file.authors)], known),
+        authors=other_authors(
+            [*authors, *(author for file in files for author in file.authors)], known
+        ),
         unreadable=_unreadable(message, text, files),
         addressed=addressed,
     )
@@ -413,7 +415,7 @@ def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tup
     forwarded = (file for it in message.forwarded for file in it.attachments)
     found += [(file, message.id, unknown) for file in forwarded]
     if of_replied and replied is not None and replied.id is not None and message.content.strip():
-        author = others([replied.author.id if replied.author else None], known)
+        author = other_authors([replied.author.id if replied.author else None], known)
         found += [(file, replied.id, author) for file in replied.attachments]
         found += [
             (file, replied.id, unknown) for it in replied.forwarded for file in it.attachments

@@ -244,7 +244,7 @@ class _TokenWriter:
         rows, self._rows = self._rows, None
         if not rows:
             return
-        text, limit = aligned(rows), self._conventions.table_columns
+        text, limit = align_table(rows), self._conventions.table_columns
         if limit is None or len(rows) == 1 or max(map(_width, text.splitlines())) <= limit:
             self._pre(self._frames[-1], text, "")
         else:
@@ -357,7 +357,7 @@ def cell(tokens: Sequence[Token]) -> str:
     return out.text.replace("\n", " ")
 
 
-def aligned(rows: list[list[str]]) -> str:
+def align_table(rows: list[list[str]]) -> str:
     """Format a table, heading first, in aligned columns; very wide cells stick out."""
     columns = max(len(row) for row in rows)
     widths = [

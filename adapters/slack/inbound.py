@@ -27,9 +27,9 @@ from adapters.messages import (
     Poison,
     Text,
     WirePart,
+    describe_flaw,
     file_kind,
-    flaw,
-    others,
+    other_authors,
     poison,
     quote,
     raw_json,
@@ -98,7 +98,7 @@ def read_message(
     try:
         decoded = _Event.model_validate(event)
     except ValidationError as exc:
-        return poison(f"slack:{reading.settings.name}", raw, flaw(exc))
+        return poison(f"slack:{reading.settings.name}", raw, describe_flaw(exc))
     if decoded.subtype == "message_changed":
         return _edited(decoded, raw, reading)
     return _inbound(decoded, decoded, raw, reading) if _is_persons(decoded, reading) else None
@@ -231,7 +231,7 @@ def _inbound(
             mime=file.mimetype,
             size_bytes=file.size,
             ref=file.id,
-            authors=others(authors, known),
+            authors=other_authors(authors, known),
         )
         for authors, file in files
         if file.id and not file.is_external and file.mode not in _GONE_FILES
@@ -255,7 +255,7 @@ def _inbound(
         message_ref=message.ts,
         kind="message" if edit is None else "edit",
         attachments=attachments,
-        authors=others(_authors(message, text, attachments), known),
+        authors=other_authors(_authors(message, text, attachments), known),
         unreadable=unreadable,
         addressed=addressed,
     )

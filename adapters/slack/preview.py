@@ -20,7 +20,7 @@ from typing_extensions import override
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing, Reaction
-from adapters.previews import Previews, rendered
+from adapters.previews import Previews, render_in_thread
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import (
     APPEND,
@@ -167,13 +167,13 @@ class SlackPreviews(Previews):
         # A stream needs a thread and a user to address.
         can_stream = team and address.thread is not None and question.sender is not None
         if grows and can_stream and address not in self._unstreamed:
-            beginning = await rendered(_settled, text)
+            beginning = await render_in_thread(_settled, text)
             if not beginning:
                 return None
             ref = await self._start(question, beginning, team, intent)
             if ref is not None:
                 return ref
-        shown = await rendered(preview_text, text)
+        shown = await render_in_thread(preview_text, text)
         return None if shown is None else await self._post(address, shown, intent)
 
     async def _start(
@@ -232,11 +232,11 @@ class SlackPreviews(Previews):
 
     async def _grow(self, live: _Live, text: str, *, grows: bool) -> None:
         if live.is_open and grows:
-            await self._stream(live, await rendered(_settled, text))
+            await self._stream(live, await render_in_thread(_settled, text))
         elif live.is_open:
             await self._end_stream(live)
         if not live.is_open:
-            await self._edit(live, await rendered(preview_text, text))
+            await self._edit(live, await render_in_thread(preview_text, text))
 
     async def _stream(self, live: _Live, shown: str) -> None:
         """Append new text; end the stream if it cannot continue."""

@@ -26,7 +26,7 @@ from adapters.messages import (
     Reaction,
     Receipt,
 )
-from adapters.previews import EditedPreviews, rendered
+from adapters.previews import EditedPreviews, render_in_thread
 from adapters.telegram.client import Client, is_group, reply_to, topic
 from adapters.telegram.errors import MessageGone, Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import RESENT_MARK, preview_text, units
@@ -81,7 +81,7 @@ class TelegramPreviews(EditedPreviews):
         # Drafts exist only in private chats.
         if not self._drafts or is_group(question.address.chat):
             return await super().step(question, text, ref, intent, grows=grows)
-        if (shown := await rendered(preview_text, text)) is not None:
+        if (shown := await render_in_thread(preview_text, text)) is not None:
             await self._draft(question.address, shown)
         return None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from adapters.messages import Poison, Text, WirePart, flaw, poison, raw_json
+from adapters.messages import Poison, Text, WirePart, describe_flaw, poison, raw_json
 
 PLATFORM = "telegram"
 
@@ -212,7 +212,7 @@ def decoded(update: Any, account: str) -> Update | Poison:
     try:
         return Update.model_validate(update)
     except ValidationError as exc:
-        return unread(update, account, flaw(exc))
+        return unread(update, account, describe_flaw(exc))
 
 
 def unread(update: Any, account: str, reason: str) -> Poison:

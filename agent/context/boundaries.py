@@ -52,10 +52,10 @@ def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> 
 
     `tail_starts` lists candidates, best first; see `protected_tail` and `starts_before`.
     """
-    return next(cuts(request, tail_starts), None)
+    return next(iterate_cuts(request, tail_starts), None)
 
 
-def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
+def iterate_cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
     """Yield every cut with alternating roles, best first."""
     # Head and tail meet: nothing lies between them.
     if tail_starts[0] <= head_end_of(request):
@@ -161,13 +161,13 @@ def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
     """Yield possible ends of the head, best first; the last is an empty head."""
     entries = request.entries
     end = head_end_of(request)
-    second = first_said(entries, end)
+    second = first_lasting(entries, end)
     # A compacted view already has the summary here: a head is one range of the transcript.
     if end and newest.user == second and not request.plan.compacted:
         # If the second message is the newest, it keeps its place, with the first step after it.
         yield _after_group(entries, second + 1)
     yield end
-    first = first_said(entries, 0) + 1
+    first = first_lasting(entries, 0) + 1
     if end > first:
         yield first
     if end:
@@ -180,14 +180,14 @@ def head_end_of(request: CompressionRequest) -> int:
     # A different head would change the first bytes of the request, which are cached.
     if plan.head_upto or plan.compacted:
         return sum(entry.seq <= plan.head_upto for entry in entries)
-    first = first_said(entries, 0)
+    first = first_lasting(entries, 0)
     if first == len(entries) or entries[first].message["role"] != "user":
         return 0
     exchange = PROTECT_FIRST_N - 1
     return _after_group(entries, first + 1) if len(entries) - first >= exchange else first + 1
 
 
-def first_said(entries: Sequence[Entry], start: int) -> int:
+def first_lasting(entries: Sequence[Entry], start: int) -> int:
     """Return the first position from `start` on whose message is not ephemeral.
 
     Examples and other context of the first question stay in the head with it.
@@ -246,10 +246,10 @@ def assemble(
         source=source,
         model=model,
     )
-    return around(request, cut, (summary,))
+    return arrange(request, cut, (summary,))
 
 
-def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Summary]) -> ViewPlan:
+def arrange(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Summary]) -> ViewPlan:
     """Return the plan that shows these summaries between head and tail, in the cut's role."""
     entries = request.entries
     newest_seq = entries[-1].seq

@@ -112,7 +112,7 @@ def extract(
     earlier = shortened(earlier, int(budget_tokens * EARLIER_SHARE))
     # Messages passed as a list are numbered by position: after a compaction from 1 again.
     shift = max(0, known[-1].seq + 1 - entries[0].seq) if known and entries else 0
-    fresh = [each._replace(seq=each.seq + shift) for each in read(entries)]
+    fresh = [each._replace(seq=each.seq + shift) for each in read_sentences(entries)]
     days = [*known_days, *((seq + shift, day) for seq, day in days)]
     ranked = _ranked([*known, *fresh], focus)
     chosen = _chosen(ranked, budget_tokens - estimate_tokens(_text(earlier, (), ())))
@@ -129,7 +129,7 @@ def key_sentences(
 ) -> list[str]:
     """Return people's most informative sentences, best first."""
     _, known, _ = _parsed(Redactor().text(previous))
-    ranked = _ranked([*known, *read(entries)], focus)
+    ranked = _ranked([*known, *read_sentences(entries)], focus)
     return [each.text for each in ranked if each.is_persons][:KEY_SENTENCES]
 
 
@@ -178,7 +178,7 @@ def _pieces(sentence: str) -> Iterator[str]:
     yield sentence
 
 
-def read(entries: Iterable[Entry]) -> list[Sentence]:
+def read_sentences(entries: Iterable[Entry]) -> list[Sentence]:
     """Return the sentences of messages in order, with secrets masked."""
     told = [each for each in entries if not each.message.get("synthetic")]
     redactor = Redactor()

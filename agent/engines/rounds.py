@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from agent.context.boundaries import Boundaries, assemble, first_said, is_ask, leaving
+from agent.context.boundaries import Boundaries, assemble, first_lasting, is_ask, leaving
 from agent.context.extract import key_sentences, retained_share
 from agent.context.summary import FENCE, fenced, in_parts_that_fit
 from agent.context.summary_parts import new_piece, split
@@ -122,10 +122,10 @@ class RoundsEngine(ContextEngine):
         earlier, failure = "\n\n".join(each.text for each in request.plan.summaries), None
         if self._settings.summary == "llm" and request.summarise:
             try:
-                return written(entries, earlier, request, request.summarise), "summary", None
+                return write_parts(entries, earlier, request, request.summarise), "summary", None
             except SummaryFailed as exc:
                 failure = str(exc)
-        text = counted(entries, earlier, request.limits.max_summary_tokens)
+        text = count_rounds(entries, earlier, request.limits.max_summary_tokens)
         return text, "extract", failure
 
 
@@ -139,7 +139,7 @@ def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
     starts = [n for n, entry in enumerate(entries) if entry.seq >= plan.tail_from and is_ask(entry)]
     if len(starts) <= retained or entries[0].message["role"] != "user":
         return None
-    head_end = first_said(entries, 0) + 1
+    head_end = first_lasting(entries, 0) + 1
     if plan.tail_from and entries[0].seq > plan.head_upto:
         # Previously compacted without a head: nothing can precede that summary.
         return None
@@ -147,7 +147,7 @@ def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
     return cut if leaving(entries, cut) else None
 
 
-def counted(entries: Sequence[Entry], earlier: str, most_tokens: int) -> str:
+def count_rounds(entries: Sequence[Entry], earlier: str, most_tokens: int) -> str:
     """Count messages, rounds and tools, and quote the first and last request.
 
     The earlier summary stays in front; a text above `most_tokens` loses its middle.
@@ -156,7 +156,7 @@ def counted(entries: Sequence[Entry], earlier: str, most_tokens: int) -> str:
     return f"{HEADING}\n\n{_shortened(Redactor().text(text), most_tokens)}"
 
 
-def written(
+def write_parts(
     entries: Sequence[Entry], earlier: str, request: CompressionRequest, summarise: Summarise
 ) -> str:
     """Have the summary model write five parts of at most three lines each.

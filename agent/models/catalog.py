@@ -224,7 +224,7 @@ def bills_writes(name: str) -> bool:
     return version is not None and ((int(version[1]), int(version[2] or 0)) >= GPT_WITH_WRITE_FEE)
 
 
-def reasons(name: str) -> bool:
+def can_reason(name: str) -> bool:
     """Return whether this is an OpenAI reasoning model: o1, GPT-5 and later."""
     plain = _plain(name)
     version = _GPT_VERSION.match(plain)

@@ -122,7 +122,7 @@ class AnswerDraft:
         delta = self._half + delta
         cut = _HIGH_SURROGATE_END.search(delta)
         self._half = cut[0] if cut else ""
-        visible = mend_surrogates(delta.removesuffix(self._half))
+        visible = join_surrogates(delta.removesuffix(self._half))
         # The sink shows its text at once: half a surrogate pair would be a broken character.
         if visible:
             self._text.append(visible)
@@ -151,7 +151,7 @@ class AnswerDraft:
         message = ChatMessage(role="assistant", content=text or (None if calls else ""))
         if calls:
             message["tool_calls"] = calls
-        if thoughts := mend_surrogates("".join(self._thoughts)):
+        if thoughts := join_surrogates("".join(self._thoughts)):
             message["reasoning"] = thoughts
         if calls or stop == "tool_calls":
             stop = "tool_calls" if calls else "stop"
@@ -166,7 +166,7 @@ class AnswerDraft:
         before = self._before if self.calls else ()
         taken = {call["id"] for each in before for call in each.get("tool_calls") or ()}
         for index, draft in enumerate(self.calls):
-            arguments = mend_surrogates("".join(draft.arguments))
+            arguments = join_surrogates("".join(draft.arguments))
             # Only the newest call can be cut by the limit; the others are complete even if not
             # JSON.
             if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
@@ -193,7 +193,7 @@ class AnswerDraft:
         return ToolCall(id=call_id, type="function", function=function)
 
 
-def mend_surrogates(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join surrogate pairs in a text; a lone surrogate becomes U+FFFD.
 
     They come from servers that split an emoji's JSON escape across two deltas.

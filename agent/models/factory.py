@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import SecretStr
 
 from agent.models.base import ChatModel
-from agent.models.catalog import DEFAULT_NAMES, PROVIDERS, base_url_of, provider_of, reasons
+from agent.models.catalog import DEFAULT_NAMES, PROVIDERS, base_url_of, can_reason, provider_of
 from agent.models.openai.mode import is_official
 from agent.prompt_caching import is_claude
 from agent.settings import ModelSettings, Provider
@@ -46,7 +46,7 @@ def resolve_provider(settings: ModelSettings) -> Provider:
     return "openai" if settings.base_url else "offline"
 
 
-def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
+def group_by_choice(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     """Group the models by the names that select them, in order.
 
     The keys of one model form one choice. If several providers offer a model of the same name, its
@@ -96,7 +96,7 @@ def _speaks_responses(settings: ModelSettings) -> bool:
         return settings.api == "responses"
     if settings.provider != "openai" or not is_official(base_url_of(settings)):
         return False
-    is_reasoning = reasons(settings.name or DEFAULT_NAMES["openai"])
+    is_reasoning = can_reason(settings.name or DEFAULT_NAMES["openai"])
     return is_reasoning and CHAT_FIELDS.isdisjoint(settings.extra_body)
 
 

@@ -1,7 +1,7 @@
 """Recovery from a failed model call, outside the loop.
 
 This is Parley's only retry policy; the SDKs' retries are disabled. First the same model gets a
-changed request (`remedy`); otherwise Parley waits or tries another model (`retreat`).
+changed request (`choose_remedy`); otherwise Parley waits or tries another model (`retreat`).
 docs/models.md, "When a call fails", has a table of both.
 """
 
@@ -202,7 +202,7 @@ reason; repair: remove the refused fields; renew_key: reread the model's key.
 """
 
 
-def remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
+def choose_remedy(failure: ModelError, untried: Collection[Remedy]) -> Remedy | None:
     """Return a remedy for the same model; `untried` are the remedies that help at most once."""
     found: Remedy | None = None
     match failure:
@@ -324,7 +324,7 @@ class _Attempts(Generic[T]):
 
     async def _decide(self, failure: ModelError, model: ChatModel, failures: int) -> Action:
         """Return the first remedy that changes anything, otherwise a retreat."""
-        while found := remedy(failure, self.untried):
+        while found := choose_remedy(failure, self.untried):
             if found == "compress" or await self._helps(found, model):
                 return found
         others = [other for other in self.line if other is not model]

@@ -1,8 +1,8 @@
 """Interpret providers' refusals: one parser and one vocabulary for all clients.
 
 Servers wrap a refusal in an object, a text, a list, a text that contains JSON, or an HTML page.
-`read` parses them all into names (codes, types) and texts. A precise name decides first, then the
-words, then the status.
+`parse_refusal` reads them all as names (codes, types) and texts. A precise name decides first, then
+the words, then the status.
 
 Source of the words: the servers' messages, quoted in their documentation and issue trackers
 (docs/models.md, "When a call fails").
@@ -260,7 +260,7 @@ class Refusal:
         return error
 
 
-def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
+def parse_refusal(status: int, headers: Mapping[str, str], said: object) -> Refusal:
     """Parse a refusal: `said` is the body, raw or parsed, or the error in a stream event."""
     names, texts = list[str](), list[str]()
     if isinstance(said, bytes):
@@ -289,12 +289,12 @@ def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
     )
 
 
-def read_event(failure: object) -> Refusal:
+def parse_stream_error(failure: object) -> Refusal:
     """Parse an error in a stream; OpenRouter and others use the code as a status."""
-    found = read(IN_STREAM, {}, failure)
+    found = parse_refusal(IN_STREAM, {}, failure)
     codes = (int(name) for name in found.names if name.isdecimal() and len(name) == 3)
     status = next((code for code in codes if code >= 400), IN_STREAM)
-    return read(status, {}, failure)
+    return parse_refusal(status, {}, failure)
 
 
 def _found(said: object, key: str, depth: int) -> Iterator[tuple[str, str]]:

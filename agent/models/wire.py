@@ -82,14 +82,14 @@ def wired_parts(message: ChatMessage, wired: Callable[[Part], Part]) -> list[Par
     return [part for part in marked if part]
 
 
-def laid_out(
+def lay_out(
     messages: Iterable[ChatMessage], parts_of: Callable[[ChatMessage], Iterable[Part]]
 ) -> list[list[Part]]:
     """Return each message's parts; an unplaced marker moves to the nearest part before it."""
     found: list[list[Part]] = []
     newest: list[Part] = []
     for message in messages:
-        parts, homeless = settled(parts_of(message))
+        parts, homeless = place_markers(parts_of(message))
         if homeless and newest:
             newest[-1] = {**newest[-1], KEY: homeless}
         newest = parts or newest
@@ -97,26 +97,26 @@ def laid_out(
     return found
 
 
-def spoken(parts: Iterable[Part]) -> list[Part]:
+def drop_blank_texts(parts: Iterable[Part]) -> list[Part]:
     """Drop blank texts, which providers refuse; a marker on one becomes a part of its own.
 
     This is the last step of every request, after every step that splits a text.
     """
     found: list[Part] = []
     for part in parts:
-        if spoken_text(part.get("text", "x")):
+        if blank_to_empty(part.get("text", "x")):
             found.append(part)
         elif KEY in part:
             found.append({KEY: part[KEY]})
     return found
 
 
-def spoken_text(text: str) -> str:
+def blank_to_empty(text: str) -> str:
     """Return the text, or "" if it is blank."""
     return "" if text.isspace() else text
 
 
-def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
+def place_markers(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
     """Move markers to parts that can carry them; return the parts and an unplaced marker.
 
     A part that is only a marker passes it to the part before it, else to the next one.
@@ -149,7 +149,7 @@ def canonical_schema(tool: ToolSchema) -> dict[str, Any]:
     return schema
 
 
-def object_of(call: ToolCall) -> dict[str, Any]:
+def arguments_object(call: ToolCall) -> dict[str, Any]:
     """Parse a call's arguments; keep text that is not an object readable for the model."""
     arguments = call["function"]["arguments"]
     found = parse_object(arguments)

@@ -138,7 +138,7 @@ def _tool_problems(tool: Any) -> Iterator[str]:
         yield f"its arguments have no JSON schema: {type(exc).__name__}: {exc}"
 
 
-def checked(returned: object, request: CompressionRequest) -> Compressed:
+def check_result(returned: object, request: CompressionRequest) -> Compressed:
     """Return an engine's result with the measured size of its view.
 
     It is rebuilt from plain values, so that no object of a plugin gets further. The model's
@@ -149,18 +149,18 @@ def checked(returned: object, request: CompressionRequest) -> Compressed:
         request: The original request, not the copy given to the plugin.
 
     Raises:
-        ResultRefused: The result is not a plan, or its plan has `problems`.
+        ResultRefused: The result is not a plan, or its plan has `find_problems`.
     """
     found = _retyped(returned)
     is_same = found.plan.summaries == request.plan.summaries
     recall = request.plan.recall if is_same else request.recall
     plan = replace(found.plan, thinking_from=_newest_seq(request) + 1, recall=recall)
-    if broken := problems(plan, request):
+    if broken := find_problems(plan, request):
         raise ResultRefused("; ".join(broken))
     return replace(found, plan=plan, tokens=Sizes(request).view(plan), nodes=())
 
 
-def problems(plan: ViewPlan, request: CompressionRequest) -> list[str]:
+def find_problems(plan: ViewPlan, request: CompressionRequest) -> list[str]:
     """List a plan's contract violations; a plan without any may be shown."""
     found = [
         *_ranges(plan, request),

@@ -20,14 +20,14 @@ from agent.plugins.loading import (
     ENGINE_GROUP,
     ENGINES,
     Found,
+    call_guarded,
     entry_point,
     find_folder,
     find_folders,
-    guarded,
+    find_packaged,
     load_engine,
-    packaged,
 )
-from agent.plugins.registry import BUILT_IN, DEFAULT, adapted, engine_class, registered, takes_lists
+from agent.plugins.registry import BUILT_IN, DEFAULT, adapt, engine_class, registered, takes_lists
 from agent.plugins.supervision import Caller, HostedEngine
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
@@ -108,7 +108,7 @@ def _find(name: str, home: Path, options: Options, section: Options | None) -> E
     if name in registered:
         return EngineFactory("registered", registered[name], options)
     if point := entry_point(ENGINE_GROUP, name):
-        engine = engine_class(guarded(f"importing {point.value}", point.load), name)
+        engine = engine_class(call_guarded(f"importing {point.value}", point.load), name)
         return EngineFactory("entry point", engine, options)
     if name in BUILT_IN:
         return EngineFactory("built-in", BUILT_IN[name], options, section)
@@ -133,7 +133,7 @@ def engine_for(
             raise ValueError(f"there is no engine {engine!r}; there is {', '.join(sorted(known))}")
         engine = known[engine]
     if takes_lists(engine):
-        engine = adapted(engine, engine.__name__.lower())
+        engine = adapt(engine, engine.__name__.lower())
     source = "built-in" if engine in BUILT_IN.values() else "registered"
     try:
         return EngineFactory(source, engine, options)(limits)
@@ -148,7 +148,7 @@ def available(home: Path) -> list[Found]:
     for each in (
         *find_folders(home, "engine"),
         *(Found(name, "registered", _about(own)) for name, own in sorted(registered.items())),
-        *packaged(ENGINE_GROUP, "engine"),
+        *find_packaged(ENGINE_GROUP, "engine"),
         *(Found(name, "built-in", _about(own)) for name, own in BUILT_IN.items()),
     ):
         problem = each.problem

@@ -167,7 +167,7 @@ def entry_point(group: str, name: str) -> metadata.EntryPoint | None:
     return next(iter(metadata.entry_points(group=group, name=name)), None)
 
 
-def packaged(group: str, kind: Kind) -> list[Found]:
+def find_packaged(group: str, kind: Kind) -> list[Found]:
     """List the offers of installed packages, sorted by name."""
     return [
         Found(
@@ -182,7 +182,7 @@ def packaged(group: str, kind: Kind) -> list[Found]:
 
 def available(home: Path) -> list[Found]:
     """List every plugin, folders first."""
-    folders, packages = find_folders(home, "plugin"), packaged(GROUP, "plugin")
+    folders, packages = find_folders(home, "plugin"), find_packaged(GROUP, "plugin")
     taken, hidden = {folder.name for folder in folders}, "a plugin's folder has its name"
     return folders + [
         replace(each, problem=hidden) if each.name in taken else each for each in packages
@@ -235,7 +235,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     if folder := find_folder(home, "plugin", name):
         module, provides = _imported(folder, PLUGIN_MODULE), folder.provides
     elif point := entry_point(GROUP, name):
-        module = guarded(f"importing {point.value}", point.load)
+        module = call_guarded(f"importing {point.value}", point.load)
     elif any(entry_point(group, name) for group in OLD_GROUPS):
         raise PluginRefused(
             f"its package has no entry point in the group {GROUP}, as version 0.6 wants it"
@@ -249,7 +249,7 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
         if more := sorted({*names} - {*provides.get(kind, ())}):
             raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
     caller = Caller(name, HOOK_S)
-    plugin: LoadedPlugin = guarded("taking what it offers", _accepted, registry, caller)
+    plugin: LoadedPlugin = call_guarded("taking what it offers", _accepted, registry, caller)
     log.info(
         "plugin_loaded",
         plugin=plugin.name,
@@ -286,7 +286,7 @@ def _is_own(value: Any, module: ModuleType) -> bool:
     return f"{value.__module__}.".startswith(f"{module.__name__}.")
 
 
-def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def call_guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a plugin's function; convert a failure to a `PluginRefused` that starts with `what`."""
     try:
         return function(*arguments)
@@ -312,7 +312,7 @@ def _imported(folder: Found, prefix: str) -> ModuleType:
     # Before it runs: the modules it imports look up their package here.
     sys.modules[module_name] = module
     try:
-        guarded("importing it", loader.exec_module, module)
+        call_guarded("importing it", loader.exec_module, module)
     except PluginRefused:
         _forget(module_name)
         raise
@@ -330,7 +330,7 @@ def _has_registered(module: Any, registry: PluginRegistry) -> bool:
     register = getattr(module, "register", module)
     if not callable(register):
         return False
-    guarded("its register()", register, registry)
+    call_guarded("its register()", register, registry)
     return True
 
 

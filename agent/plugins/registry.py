@@ -87,7 +87,7 @@ def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
 def engine_class(offered: Any, name: str) -> type[ContextEngine]:
     """Return a plugin's engine of this name; adapt one that takes lists, like Hermes' engines."""
     if takes_lists(offered):
-        return adapted(offered, name)
+        return adapt(offered, name)
     if not (isinstance(offered, type) and issubclass(offered, ContextEngine)):
         raise PluginRefused(f"{offered!r} is not a class derived from ContextEngine")
     if inspect.isabstract(offered):
@@ -107,7 +107,7 @@ def takes_lists(offered: Any) -> bool:
     return names[:1] == ["messages"]
 
 
-def adapted(offered: Any, name: str) -> type[ContextEngine]:
+def adapt(offered: Any, name: str) -> type[ContextEngine]:
     """Create an engine class of this name that runs the offered one.
 
     Each turn gets its own object, since turns of different people run concurrently.

@@ -26,7 +26,7 @@ from typing_extensions import override
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema, Usage
-from agent.plugins.contracts import checked
+from agent.plugins.contracts import check_result
 from agent.ports import ConversationReader, PastMessage
 from agent.processes.threads import in_daemon
 from agent.tools.context import Provenance, ToolContext, ToolServices
@@ -266,7 +266,7 @@ class HostedEngine(ContextEngine):
         finally:
             over.set()
         # Compared with the request itself: the plugin may have modified its copy.
-        return None if returned is None else checked(returned, request)
+        return None if returned is None else check_result(returned, request)
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:

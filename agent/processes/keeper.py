@@ -144,14 +144,14 @@ class BoundedOutput:
 def main() -> None:
     """Supervise one program; the last argument is the lifeline's descriptor number."""
     lifeline = int(sys.argv[-1])
-    order = ordered(descent.read_order(lifeline))
+    order = parse_order(descent.read_order(lifeline))
     descent.adopt_orphans()
     # Parley may be gone.
     with suppress(ConnectionError):
         keep(order, lifeline)
 
 
-def ordered(fields: dict[str, Any]) -> ProgramOrder:
+def parse_order(fields: dict[str, Any]) -> ProgramOrder:
     """Build an order from its JSON fields."""
     limits = fields["limits"] and CommandLimits(**fields["limits"])
     return ProgramOrder(**{**fields, "walls": Walls(**fields["walls"]), "limits": limits})

@@ -127,7 +127,7 @@ class SkillShelf:
         skill = parse_skill(text, name)
         if skill.findings:
             # Later conversations read what the model writes: an attack must not persist there.
-            raise ToolError(f"the text was refused: {described(skill.findings)}")
+            raise ToolError(f"the text was refused: {describe_findings(skill.findings)}")
         if new == self._is_there(name):
             told = f"a skill {name!r} already; edit it" if new else f"no skill {name!r}; create it"
             raise ToolError(f"there is {told}")
@@ -187,7 +187,7 @@ def _front_matter(text: str) -> dict[str, object]:
     return values if isinstance(values, dict) else {}
 
 
-def described(findings: Sequence[Threat]) -> str:
+def describe_findings(findings: Sequence[Threat]) -> str:
     """Describe the findings of a scan."""
     return ", ".join(f"{each.kind} ({each.chars} characters)" for each in findings)
 

@@ -92,7 +92,7 @@ def _found(text: str) -> Iterator[Threat]:
     plain, places = _plain(text, unseen)
     for kind, start, end in _in_words(plain):
         yield Threat(kind, places[start], places[end - 1] + 1 - places[start])
-    for start, end in out_of_place(text, unseen):
+    for start, end in misplaced_spans(text, unseen):
         yield Threat("invisible characters", start, end - start)
 
 
@@ -233,16 +233,16 @@ def unseen_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _RUN.finditer(text)]
 
 
-def revealed(text: str) -> str:
+def reveal_invisible(text: str) -> str:
     """Escape the invisible characters of a text that no script or emoji requires."""
     pieces, done = [], 0
-    for start, end in out_of_place(text, unseen_spans(text)):
+    for start, end in misplaced_spans(text, unseen_spans(text)):
         pieces += [text[done:start], text[start:end].encode("unicode_escape").decode()]
         done = end
     return "".join([*pieces, text[done:]])
 
 
-def out_of_place(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def misplaced_spans(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the invisible runs of a text that no script or emoji requires."""
     # Flags of England, Scotland and Wales consist of a black flag and invisible letters.
     flags = [match.span() for match in _FLAG.finditer(text)]

@@ -67,7 +67,7 @@ class Provenance:
     recalled: bool = False
     past: Past = field(default_factory=NoPast, repr=False)
 
-    def look(self) -> None:
+    def mark_read(self) -> None:
         """Record that the model has read all origins so far."""
         self.seen = frozenset(self.origins)
         self.recalled = self.trail.recalled
@@ -170,7 +170,7 @@ class ToolContext:
         return self.rights.may_act
 
 
-def needed(service: Service | None, why: str) -> Service:
+def require(service: Service | None, why: str) -> Service:
     """Return a service of the turn; raise a ToolError with the reason `why` if it is missing."""
     if service is None:
         raise ToolError(why)

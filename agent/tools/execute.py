@@ -52,7 +52,7 @@ async def run_calls(
     """
     gate = Gate(approval, toolbox, context)
     # The model wrote all calls of a message before it read any of their results.
-    gate.look(calls)
+    gate.record_reads(calls)
     batch = _Batch(gate, journal)
     try:
         async with asyncio.TaskGroup() as group:
@@ -111,7 +111,7 @@ class _Batch:
         files = given.files and CheckedFiles(given.files, redactor)
         rights = replace(given.rights, redirects=self.gate.redirects(call))
         context = replace(given, call_id=call["id"], files=files, rights=rights)
-        refused, decision = await self.gate.passed(call, context)
+        refused, decision = await self.gate.check(call, context)
         # Committed before the call runs: after a crash it shows what may have happened.
         effect = "none" if refused else toolbox.effect(name)
         await self.journal.start_tool(call, effect, decision)

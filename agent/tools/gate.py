@@ -21,7 +21,7 @@ from agent.safety.redaction import MASK, Redactor
 from agent.safety.threats import is_delicate
 from agent.tools import policy
 from agent.tools.context import Redirects, ToolContext, ToolOutcome, TurnRights
-from agent.tools.links import RECALLING, leads_of
+from agent.tools.links import RECALLING, sent_addresses
 from agent.tools.policy import EVERYTHING, Destination, Facts, Rule
 from agent.tools.registry import ToolRegistry
 
@@ -48,17 +48,17 @@ class ApprovalRules:
         own_records: Tools that modify only the sender's own record.
     """
 
-    rules: Sequence[Rule] = policy.table("side_effects")
+    rules: Sequence[Rule] = policy.build_table("side_effects")
     hosts: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=Redactor)
     own_records: frozenset[str] = frozenset()
 
     def covered(self, call: ToolCall, rights: TurnRights) -> str:
         """Describe the calls covered by a conversation-wide approval, until a new file arrives."""
-        alike = policy.covered(
+        alike = policy.approval_key(
             call["function"]["name"],
             arguments_of(call),
-            tainted=policy.taints(rights.read.seen),
+            tainted=policy.any_taints(rights.read.seen),
             # In a group the records belong to several people.
             own_records=() if rights.group else self.own_records,
         )
@@ -74,13 +74,13 @@ class Gate:
     toolbox: ToolRegistry
     context: ToolContext
 
-    def look(self, calls: Sequence[ToolCall]) -> None:
+    def record_reads(self, calls: Sequence[ToolCall]) -> None:
         """Record the origins read before the calls were written, and the links they follow.
 
         Call this before any of them runs, since they run concurrently.
         """
         read = self.context.rights.read
-        read.look()
+        read.mark_read()
         taking = set[str]()
         for call in calls:
             is_next = read.trail.followed < policy.MOST_LINKS
@@ -104,14 +104,14 @@ class Gate:
 
         def refused_by(url: str, /) -> str:
             place = policy.destination(url, self.rules.hosts, read.trail, may_follow=False)
-            tainted = policy.taints(read.origins)
+            tainted = policy.any_taints(read.origins)
             facts = replace(self._facts(call), destination=place, tainted=tainted)
             rule = policy.decide([policy.ANYWHERE, *rows], facts)
             return "" if rule.then == "allow" else rule.name
 
         return refused_by
 
-    async def passed(
+    async def check(
         self, call: ToolCall, context: ToolContext
     ) -> tuple[ToolOutcome | None, Decision | None]:
         """Decide whether a call may run; an earlier approval or denial stays valid.
@@ -164,7 +164,7 @@ class Gate:
             tool=name,
             classes=frozenset(each for each, is_one in classes.items() if is_one),
             roles=rights.roles,
-            tainted=policy.taints(rights.read.seen),
+            tainted=policy.any_taints(rights.read.seen),
             destination=destination,
             group=rights.group,
         )
@@ -174,7 +174,7 @@ class Gate:
         if name in policy.FETCHING:
             leads = [str(given.get("url"))]
         elif reads_elsewhere(name, self.toolbox):
-            leads = list(leads_of(given))
+            leads = list(sent_addresses(given))
         else:
             return "none"
         hosts, trail = self.rules.hosts, self.context.rights.read.trail
@@ -191,7 +191,7 @@ class Gate:
         if context.services.people is None:
             return _denied(name, NOBODY)
         question = approval_question(call, self.rules.redactor)
-        if question and (read := policy.sources(context.rights.read.seen)):
+        if question and (read := policy.describe_sources(context.rights.read.seen)):
             question += f"\n\nBefore asking, I read what others wrote: {read}."
         inquiry = Inquiry(
             "approval",

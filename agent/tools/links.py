@@ -86,7 +86,7 @@ def named_in(text: str) -> Iterator[str]:
                 yield from filter(None, map(canonical, (f"https://{found}", f"http://{found}")))
 
 
-def leads_of(arguments: Any) -> Iterator[str]:
+def sent_addresses(arguments: Any) -> Iterator[str]:
     """Yield the addresses in a tool's arguments; "" for each with another scheme.
 
     An address has a scheme, or is a host with a path, a port or at least three labels (file names

@@ -130,7 +130,7 @@ _OF_MODE: Mapping[ApprovalMode, tuple[Rule, ...]] = {
 }
 
 
-def table(
+def build_table(
     mode: ApprovalMode,
     own: Sequence[Rule] = (),
     without: Iterable[str] = (),
@@ -148,17 +148,17 @@ def table(
     return tuple(row.model_copy(update=of_owners) if row.then == "ask" else row for row in rows)
 
 
-def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
+def table_of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
     """Return the policy table defined by the settings."""
     own = [
         Rule(name=f"tools.policy.rules[{n}]", **row.model_dump())
         for n, row in enumerate(tools.policy.rules)
     ]
     by_owners = tools.approval_by == "owners"
-    return table(tools.approval, own, tools.policy.without, by_owners=by_owners)
+    return build_table(tools.approval, own, tools.policy.without, by_owners=by_owners)
 
 
-def taints(origins: Iterable[Origin]) -> bool:
+def any_taints(origins: Iterable[Origin]) -> bool:
     """Return whether any of the origins taints a turn."""
     return any(origin.kind != "quoted" for origin in origins)
 
@@ -174,7 +174,7 @@ _KINDS = {
 }
 
 
-def sources(origins: Iterable[Origin]) -> str:
+def describe_sources(origins: Iterable[Origin]) -> str:
     """Describe the origins that taint a turn.
 
     Strangers choose the names: format them as code, without characters that could end it.
@@ -224,7 +224,7 @@ _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
 """A program on the PATH and words, without characters that a shell interprets or splits at."""
 
 
-def covered(
+def approval_key(
     tool: str, arguments: Mapping[str, Any], *, tainted: bool, own_records: Collection[str] = ()
 ) -> str:
     """Return a key shared by all calls that one approval for the conversation covers.

@@ -24,7 +24,7 @@ from agent.context.planner import Planner
 from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage, Usage, handle_in, pictures_in, sanitise, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, Prefix, TextSink, traced_call
-from agent.models.factory import choices
+from agent.models.factory import group_by_choice
 from agent.models.recovery import Recovery, complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall, Spending, TurnJournal
@@ -174,7 +174,7 @@ class Agent:
 
         Returns the agent itself if the choice is invalid.
         """
-        chosen = choices(self.models).get(choice) if choice else None
+        chosen = group_by_choice(self.models).get(choice) if choice else None
         if not chosen:
             return self
         others = [model for model in self.models if model not in chosen]
@@ -318,7 +318,7 @@ class LoopRequest:
             room //= 4 if self.ports.planner.overflows else 1
             output = max(room, LEAST_OUTPUT_TOKENS)
         return ModelRequest(
-            messages=marked(
+            messages=mark_breakpoints(
                 messages,
                 model,
                 self.agent.caching,
@@ -378,7 +378,7 @@ def is_continuation(message: ChatMessage) -> bool:
     return message.get("synthetic", False) and message.get("content") == CONTINUE
 
 
-def marked(
+def mark_breakpoints(
     messages: Sequence[ChatMessage],
     model: ChatModel,
     caching: CachingSettings,

@@ -101,7 +101,7 @@ def with_short_arguments(message: ChatMessage, leaf_chars: int) -> ChatMessage:
     Keys, numbers and short strings keep their spelling; text that is not JSON becomes an object
     that contains its beginning. A very long list of values is cut and ends in a mark.
     """
-    shorter = [shortened(text, leaf_chars) for text in _arguments(message)]
+    shorter = [shorten_arguments(text, leaf_chars) for text in _arguments(message)]
     return _with_arguments(message, shorter)
 
 
@@ -139,7 +139,7 @@ def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
     if sum(sizes) <= limit_chars:
         return message
     text_chars, *argument_chars = _shares(sizes, limit_chars)
-    fitting = [fitted(*pair) for pair in zip(arguments, argument_chars, strict=True)]
+    fitting = [fit_arguments(*pair) for pair in zip(arguments, argument_chars, strict=True)]
     message = _with_arguments(message, fitting)
     if len(text) <= text_chars:
         return message
@@ -314,7 +314,7 @@ def _head_and_tail(text: str, chars: int, seq: int) -> str:
     return f"{head}{left_out}{pointer}{tail}"
 
 
-def shortened(arguments: str, leaf_chars: int) -> str:
+def shorten_arguments(arguments: str, leaf_chars: int) -> str:
     """Cut each string of long arguments to `leaf_chars` and a mark; never lengthen them.
 
     Text that is not JSON becomes an object that contains its beginning.
@@ -330,7 +330,7 @@ def shortened(arguments: str, leaf_chars: int) -> str:
     return min(arguments, short, key=len)
 
 
-def fitted(arguments: str, chars: int) -> str:
+def fit_arguments(arguments: str, chars: int) -> str:
     """Return call arguments in at most `chars` characters, or `{}`."""
     if len(arguments) <= chars:
         return arguments

@@ -191,7 +191,7 @@ def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[C
 
 def shown_messages(system: str, plan: ViewPlan, entries: Sequence[Entry]) -> list[ChatMessage]:
     """Return the system message followed by the messages that a plan shows."""
-    first = ChatMessage(role="system", content=noted(system, plan))
+    first = ChatMessage(role="system", content=prompt_with_note(system, plan))
     return [first, *render(plan, entries)]
 
 
@@ -237,7 +237,7 @@ def recall_text(tools: Iterable[str]) -> str:
     return f"{RECALL_BEGIN}: {'; '.join(ways)}."
 
 
-def noted(system: str, plan: ViewPlan) -> str:
+def prompt_with_note(system: str, plan: ViewPlan) -> str:
     """Return the system prompt of this plan, with the note if the plan is compacted."""
     return system + NOTE if plan.compacted else system
 
@@ -346,7 +346,7 @@ class View:
     def begin_with(self, system: str) -> None:
         """Replace the system prompt before the same messages."""
         self.system = system
-        first = ChatMessage(role="system", content=noted(system, self.plan))
+        first = ChatMessage(role="system", content=prompt_with_note(system, self.plan))
         self.messages = [first, *self.messages[1:]]
 
     def extend(self, entries: Sequence[Entry]) -> None:

@@ -207,7 +207,7 @@ def web_revoke(
 def policy_show(context: typer.Context, json: AsJson = False) -> None:
     """Print the active policy table with the source of each row; the strictest row decides."""
     found = loaded(context)
-    rows = policy.of_settings(found.settings.tools)
+    rows = policy.table_of_settings(found.settings.tools)
     if json:
         show_json([row.model_dump() | {"origin": _origin(row, found.origins)} for row in rows])
         return
@@ -249,7 +249,7 @@ def policy_explain(  # noqa: PLR0913 - an option each
         destination=destination,
         group=group,
     )
-    decision = policy.decide(policy.of_settings(tools), facts)
+    decision = policy.decide(policy.table_of_settings(tools), facts)
     if json:
         show_json({"verdict": decision.then, "rule": decision.name})
         return

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from adapters.registry import Platform
-from agent.safety.threats import revealed
+from agent.safety.threats import reveal_invisible
 from gateway.cli.common import AsJson, loaded, say, show_json, warn
 from gateway.errors import GatewayError
 from gateway.settings.editing import OWNER_ONLY
@@ -363,7 +363,7 @@ def _show_lines(lines: Sequence[Line]) -> None:
         for line in found:
             note = f": {line.note}" if line.note else ""
             say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
-            shown = revealed(line.text) if line.outcome == "taken" else ""
+            shown = reveal_invisible(line.text) if line.outcome == "taken" else ""
             # Not `splitlines`, which also splits at characters that are escaped here.
             for each in shown.split("\n") if shown else ():
                 say(f"            | {each}", "dim")

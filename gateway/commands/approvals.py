@@ -16,7 +16,7 @@ from adapters.base import Renderer
 from adapters.messages import InboundMessage
 from agent import messages
 from agent.ports import InquiryKind
-from agent.tools.policy import taints
+from agent.tools.policy import any_taints
 from gateway.access.policy import Answerer, AnswerRefusal, answer_refusal
 from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult
 from gateway.storage.conversation import conversations, questions
@@ -393,7 +393,7 @@ def settle(
         questions.add_senders(conn, question, everybody)
     if not questions.is_awaited(conn, question.conversation):
         conversations.make_ready(conn, question.conversation)
-    tainted = question.kind == "approval" and taints(questions.read_before(conn, question))
+    tainted = question.kind == "approval" and any_taints(questions.read_before(conn, question))
     return (SettledQuestion(question, answer, by, tainted),)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import Choice
 from agent import messages
-from agent.safety.threats import revealed
+from agent.safety.threats import reveal_invisible
 from agent.tools.registry import HeldTool
 from gateway.access.pairing import Decided, Happening
 from gateway.access.policy import Owners
@@ -87,7 +87,7 @@ def notice(text: ToolText) -> str:
         f" {messages.quoted(text.held.tool)} whose description may give me orders"
         f" ({messages.quoted(text.held.why)}). I do not use it until you agree."
     )
-    shown = revealed(text.held.text)
+    shown = reveal_invisible(text.held.text)
     ways = f"`/mcp approve {text.id}` offers it, `/mcp deny {text.id}` does not."
     if len(shown) > SHOWN_CHARS:
         where = "Read it in the console (MCP servers)."
@@ -97,7 +97,7 @@ def notice(text: ToolText) -> str:
 
 def buttons(text: ToolText) -> tuple[Choice, ...]:
     """Return the buttons below it."""
-    if len(revealed(text.held.text)) > SHOWN_CHARS:
+    if len(reveal_invisible(text.held.text)) > SHOWN_CHARS:
         return ()
     return (Choice("Approve", f"/mcp approve {text.id}"), Choice("Deny", f"/mcp deny {text.id}"))
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from agent import messages
 from agent.models.base import ChatModel
 from agent.models.catalog import Prices
-from agent.models.factory import choices
+from agent.models.factory import group_by_choice
 from agent.ports import Compaction
 from agent.turn.request import Agent
 from gateway.commands.compress import TOPIC_CHARS, compress_text
@@ -31,7 +31,7 @@ NOT_ALLOWED = "Only people who were let in by name may choose the model; nothing
 async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
     """List the models or choose one, stored with the end of the turn."""
     journal, wanted = context.journal, context.argument
-    turn, known = journal.turn, choices(context.parts.mind.agent.models)
+    turn, known = journal.turn, group_by_choice(context.parts.mind.agent.models)
     if not wanted:
         return listed_text(known, turn.model), TurnEnd("model_listed")
     if not await journal.database.read(context.parts.shared.access.may_act, turn.senders):

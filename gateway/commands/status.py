@@ -7,7 +7,7 @@ from math import inf
 from agent.context.meter import TokenMeter
 from agent.context_engine import ContextEngine
 from agent.messages import ChatMessage, count, listed, quoted
-from agent.models.factory import choices
+from agent.models.factory import group_by_choice
 from agent.safety.redaction import printable
 from agent.turn.request import Agent
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult, StatusFacts
@@ -99,7 +99,7 @@ def status_facts(
     agent: Agent, context: ContextParts, prompts: Prompts, tools_off: str
 ) -> Callable[[str | None], StatusFacts]:
     """Return a function that looks up the figures of a chosen model; None is the default."""
-    known = choices(agent.models)
+    known = group_by_choice(agent.models)
 
     def facts(chosen: str | None) -> StatusFacts:
         if chosen is not None and chosen not in known:

@@ -24,7 +24,7 @@ from typing_extensions import override
 from adapters.base import Adapter, PreviewIntent
 from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import MessageRef, Reaction
-from adapters.previews import rendered
+from adapters.previews import render_in_thread
 from agent.errors import ModelError, RateLimited
 from agent.messages import ChatMessage, ToolCall
 from agent.models.wire import read_arguments
@@ -410,7 +410,7 @@ class TurnChat:
             text = f"{notices.REPLACES}\n\n{text}"
         if is_failure:
             text = notices.referring(text, turn)
-        return await rendered(
+        return await render_in_thread(
             lambda markdown: parts_of(
                 render,
                 f"turn:{turn.id}:{kind}",

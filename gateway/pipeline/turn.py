@@ -18,7 +18,7 @@ from agent.context.planner import Planner
 from agent.errors import ModelError, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage, text_of
 from agent.models.base import ChatModel
-from agent.models.factory import choices
+from agent.models.factory import group_by_choice
 from agent.ports import ModelCall
 from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn
@@ -194,7 +194,7 @@ class TurnRunner:
         """Check hygiene, then run the agent's loop."""
         turn, mine = journal.turn, self.parts.mind.agent
         agent = mine.preferring(turn.model)
-        if turn.model is not None and turn.model not in choices(mine.models):
+        if turn.model is not None and turn.model not in group_by_choice(mine.models):
             log.warning("chosen_model_gone", model=turn.model, answers=agent.models[0].name)
 
         async def tools(planner: Planner) -> ToolContext:
@@ -244,7 +244,7 @@ class TurnRunner:
     ) -> None:
         """Report that a fallback answered instead of the model chosen with `/model`."""
         agent = self.parts.mind.agent
-        known = choices(agent.models)
+        known = group_by_choice(agent.models)
         others = [name for name, models in known.items() if name != choice and answered in models]
         if choice not in known or not others:
             return

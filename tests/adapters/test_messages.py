@@ -10,9 +10,9 @@ from adapters.errors import FetchRejected
 from adapters.messages import (
     Text,
     WirePart,
+    describe_flaw,
     file_kind,
     file_name,
-    flaw,
     poison,
     quote,
     raw_json,
@@ -41,7 +41,7 @@ def test_a_flaw_names_the_field_and_nothing_that_was_said() -> None:
     """It is logged."""
     with pytest.raises(ValidationError) as caught:
         Cup.model_validate({"size": "a secret"})
-    assert flaw(caught.value) == "size: Input should be a valid integer"
+    assert describe_flaw(caught.value) == "size: Input should be a valid integer"
 
 
 def test_any_update_can_be_kept() -> None:

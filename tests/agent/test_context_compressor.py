@@ -10,7 +10,7 @@ import pytest
 
 from agent.context.boundaries import protected_tail
 from agent.context.extract import extract
-from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, thorough
+from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, manual_limits
 from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -302,7 +302,7 @@ def test_the_extractors_summary_keeps_the_view_within_its_target(words: int) -> 
 def test_a_summary_longer_than_its_source_is_not_made() -> None:
     """A command finds a middle, but what stands for it would be longer; with more it would not."""
     short = request_of(talk(15, words=1), trigger="manual")
-    tail_start = protected_tail(replace(short, limits=thorough(short)), Sizes(short))
+    tail_start = protected_tail(replace(short, limits=manual_limits(short)), Sizes(short))
     assert tail_start > 2
     assert ContextCompressor(short.limits, {}).compress(short) is None
     assert compressed(request_of(talk(40, words=1), trigger="manual"))

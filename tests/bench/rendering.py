@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from adapters.previews import rendered
+from adapters.previews import render_in_thread
 from tests.bench.figures import Figure
 from tests.support.answers import longest_answers, real_answers
 from tests.support.renderers import PLATFORMS, SLOW
@@ -43,7 +43,7 @@ def measure() -> Iterator[Figure]:
 
 async def _longest_pause(render: Callable[[str], object], text: str) -> float:
     """Return how long the loop stood still, at most, while a text was rendered as answers are."""
-    longest_s, rendering = 0.0, asyncio.ensure_future(rendered(render, text))
+    longest_s, rendering = 0.0, asyncio.ensure_future(render_in_thread(render, text))
     while not rendering.done():
         began = time.perf_counter()
         await asyncio.sleep(BEAT_S)

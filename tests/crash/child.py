@@ -377,8 +377,8 @@ class Life:
     def rules(self) -> ApprovalRules:
         """Rules of the spec; with "never" no call asks, not even after a long message."""
         if self.spec.approval != "never":
-            return ApprovalRules(policy.table(self.spec.approval))
-        return ApprovalRules(policy.table("never", without=TAINTED_ROWS))
+            return ApprovalRules(policy.build_table(self.spec.approval))
+        return ApprovalRules(policy.build_table("never", without=TAINTED_ROWS))
 
     def _agent(self, *given: Any) -> Agent:
         *_, foreign = given

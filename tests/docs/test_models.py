@@ -16,7 +16,7 @@ from agent import errors
 from agent.errors import BadRequest, ModelError, SpendLimitReached
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_models
-from agent.models.recovery import RetryPolicy, remedy, retreat
+from agent.models.recovery import RetryPolicy, choose_remedy, retreat
 from agent.settings import ModelSettings
 from agent.turn.loop import Outcome
 from gateway.commands import compress
@@ -60,7 +60,7 @@ def action(failure: ModelError, others: list[Any], failures: int) -> Iterator[st
     another_key = Model().name in [other.name for other in others]
     left = retreat(failure, RetryPolicy(), failures, others=bool(others), another_key=another_key)
     for untried in (("repair", "suspect_size", "renew_key"), ()):
-        found = remedy(failure, untried) or left
+        found = choose_remedy(failure, untried) or left
         yield found if isinstance(found, str) else "next_model"
 
 

@@ -21,7 +21,7 @@ from agent.tools.builtin.basics import calculate
 from agent.tools.builtin.history import session_search
 from agent.tools.builtin.notebook import memory
 from agent.tools.context import ToolContext
-from agent.tools.policy import SIDE_EFFECT, WORLD, Facts, covered, decide
+from agent.tools.policy import SIDE_EFFECT, WORLD, Facts, approval_key, decide
 from agent.tools.registry import Arguments, Tool
 from agent.tools.sandbox.fetch import make_fetch_url
 from gateway.storage import schema
@@ -51,7 +51,7 @@ def asked(
         bound: As the policy is now; else by `tools.approval` alone, for all calls of a tool.
         declared: Whether the tools are named as acting on the asker's own bookings alone.
     """
-    table = policy.table("side_effects", without=() if bound else TAINTED_ROWS)
+    table = policy.build_table("side_effects", without=() if bound else TAINTED_ROWS)
     standing: set[str] = set()
     turns = questions = 0
     tainted = False
@@ -68,7 +68,7 @@ def asked(
             )
             arguments = orjson.loads(call["function"]["arguments"])
             own = {name} if declared else ()
-            key = covered(name, arguments, tainted=tainted, own_records=own) if bound else ""
+            key = approval_key(name, arguments, tainted=tainted, own_records=own) if bound else ""
             if decide(table, facts).then == "ask" and (once or f"{name} {key}" not in standing):
                 questions += 1
                 standing.add(f"{name} {key}")

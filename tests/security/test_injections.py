@@ -62,7 +62,7 @@ def test_the_corpus_is_large_enough() -> None:
 
 async def test_the_attacks_are_real(tmp_path: Path) -> None:
     """Where nothing is asked, as version 0.5 did it for pages, they succeed."""
-    careless = policy.table("never", without=(*TAINTED_ROWS, "default.notes-delicate"))
+    careless = policy.build_table("never", without=(*TAINTED_ROWS, "default.notes-delicate"))
     chosen = [case for case in CASES if (case.channel, case.template) == ("page", "plain")]
     async with attacked(tmp_path, careless) as (world, chat):
         for case in chosen:
@@ -112,7 +112,7 @@ async def test_a_yes_for_ones_own_records_lets_no_attack_through(tmp_path: Path)
 async def test_nor_with_approval_never(tmp_path: Path, channel: str) -> None:
     """The operator trusts whoever writes to the bot, and a page is written by others."""
     chosen = [case for case in CASES if (case.channel, case.template) == (channel, "plain")]
-    async with attacked(tmp_path, policy.table("never")) as (world, chat):
+    async with attacked(tmp_path, policy.build_table("never")) as (world, chat):
         for case in chosen:
             await attack(world, chat, case)
         assert await world.happened(chat) == []

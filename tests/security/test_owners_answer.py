@@ -44,7 +44,7 @@ async def guarded(
     call = [tool_call("act", {"what": "tidy up"})]
     tool = Tool("act", "Acts.", "side_effect", Acts, act)
     agent = agent_of(RecordingModel(steps or ["hello", call, "end"]), tools=[tool])
-    rules = ApprovalRules(policy.table("side_effects", by_owners=by_owners))
+    rules = ApprovalRules(policy.build_table("side_effects", by_owners=by_owners))
     agent = replace(agent, approval=rules)
     quiet = RecordingAdapter(previews=False)
     async with running(home, agent, adapter=quiet, access=access) as chat:

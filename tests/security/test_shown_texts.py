@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from adapters.previews import rendered
+from adapters.previews import render_in_thread
 from adapters.rendering.markdown import to_html
 from adapters.web.events import page_html
 from agent.safety.redaction import printable
@@ -56,7 +56,7 @@ async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str
         threads.add(threading.get_ident())
         return render(markdown)
 
-    assert await rendered(noted, text)
+    assert await render_in_thread(noted, text)
     assert threading.get_ident() not in threads
 
 
@@ -94,7 +94,7 @@ async def test_attack_09_a_preview_that_is_dear_to_render(platform: Platform) ->
         threads.add(threading.get_ident())
         return platform.preview_text(text)
 
-    assert await rendered(noted, "![" * 4_000)
+    assert await render_in_thread(noted, "![" * 4_000)
     assert threading.get_ident() not in threads
 
 

@@ -253,7 +253,7 @@ async def test_attack_12_members_do_not_approve_their_own_calls(tmp_path: Path) 
     """With `tools.approval_by: owners`; an owner who is in the chat does."""
     tool = Acting()
     agent = agent_of(RecordingModel([ACT, "done"]), tools=[tool.tool])
-    by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
+    by_owners = ApprovalRules(policy.build_table("side_effects", by_owners=True))
     agent = replace(agent, approval=by_owners)
     group: dict[str, Any] = {"chat_kind": "group"}
     shared: dict[str, Any] = {"sessions": {"groups": "shared"}, "access": OWNERS}

@@ -136,7 +136,7 @@ def agent_of(
         models=models_,
         tools=ToolRegistry(tools),
         settings=AgentSettings(),
-        approval=ApprovalRules(policy.table(approval)),
+        approval=ApprovalRules(policy.build_table(approval)),
         recovery=Recovery(retry),
         max_output_tokens=1024,
     )

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, get_args
 
 from typing_extensions import override
 
-from agent.context.boundaries import around, newest_ask, protected_tail
+from agent.context.boundaries import arrange, newest_ask, protected_tail
 from agent.context.prune import converge, prune_old_results, target_tokens, with_edits
-from agent.context_compressor import clip_only, thorough
+from agent.context_compressor import clip_only, manual_limits
 from agent.context_engine import (
     Archive,
     Compressed,
@@ -31,13 +31,13 @@ from agent.engines.lcm.nodes import (
     NodeText,
     Run,
     Scribe,
-    due,
-    joined,
+    find_full_level,
+    join_texts,
     next_run,
-    opened,
-    parted,
-    pressed,
+    open_frontier,
+    pick_longest,
     span_of,
+    split_text,
 )
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ToolSchema
@@ -89,7 +89,7 @@ class LcmEngine(ContextEngine):
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Shrink the view below its target; return None if already there or nothing can leave."""
         if request.trigger == "manual":
-            request = replace(request, limits=thorough(request))
+            request = replace(request, limits=manual_limits(request))
         elif request.tokens <= target_tokens(request):
             return None
         sizes = Sizes(request)
@@ -100,7 +100,7 @@ class LcmEngine(ContextEngine):
         if pruned := prune_old_results(request, sizes, protected_tail(request, sizes)):
             return pruned
         known = self._archive.nodes() if self._archive else ()
-        work = _Compaction(request, sizes, opened(request, known))
+        work = _Compaction(request, sizes, open_frontier(request, known))
         work.run()
         return work.result()
 
@@ -108,11 +108,11 @@ class LcmEngine(ContextEngine):
     def prepare(self, request: CompressionRequest) -> Summary | None:
         """Write ahead for the next compaction: condense a full level, or write leaves."""
         request = replace(request, prepared=None)
-        work = _Compaction(request, Sizes(request), opened(request, ()))
+        work = _Compaction(request, Sizes(request), open_frontier(request, ()))
         written = work.written_ahead()
         if not written and work.scribe.told:
             raise SummaryFailed(work.scribe.failure or "there is nothing to summarise")
-        return joined(written) if written else None
+        return join_texts(written) if written else None
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
@@ -153,7 +153,7 @@ class _Compaction:
     def __post_init__(self) -> None:
         self.scribe = Scribe(self.request)
         self.tokens = self.request.tokens
-        self.ahead = parted(self.request.prepared)
+        self.ahead = split_text(self.request.prepared)
 
     def run(self) -> None:
         """Cut leaves until the view is small enough, protected messages last."""
@@ -254,7 +254,7 @@ class _Compaction:
             before = self.frontier_tokens()
             if before <= self.most_frontier_tokens() // 2:
                 return
-            self.condense(pressed(self.frontier.shown))
+            self.condense(pick_longest(self.frontier.shown))
             self.tokens = self.sizes.view(self.plan())
             if self.frontier_tokens() >= before:
                 return
@@ -274,9 +274,9 @@ class _Compaction:
     def crowded(self) -> slice | None:
         """Return the nodes to condense: those of a full level, or some if room is short."""
         shown = self.frontier.shown
-        if place := due(shown):
+        if place := find_full_level(shown):
             return place
-        return pressed(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
+        return pick_longest(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
 
     def condense(self, place: slice, told: NodeText | None = None) -> None:
         """Replace several nodes by one; a model's text is at most half as long."""
@@ -334,7 +334,7 @@ class _Compaction:
     def plan(self) -> ViewPlan:
         if self.frontier.cut is None:
             return self.request.plan
-        return around(self.request, self.frontier.cut, self.frontier.shown)
+        return arrange(self.request, self.frontier.cut, self.frontier.shown)
 
     def result(self) -> Compressed | None:
         """Return the result, clipped if needed, or None if nothing shrinks."""

@@ -20,8 +20,8 @@ from operator import attrgetter
 from agent.context.boundaries import (
     Boundaries,
     behind_results,
-    cuts,
     head_end_of,
+    iterate_cuts,
     starts_before,
 )
 from agent.context.extract import extract, key_sentences, retained_share
@@ -78,7 +78,7 @@ class Frontier:
         return replace(self, shown=shown, nodes=(*self.nodes, made), last_number=made.number)
 
 
-def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
+def open_frontier(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
     """Build the frontier of the current plan; another engine's summaries become nodes of it.
 
     `known` are the stored nodes of the conversation.
@@ -170,7 +170,7 @@ def next_run(
     ends = _ends(request.entries, sizes, start, limit, leaf_tokens)
     for end in islice(ends, MOST_ENDS):
         starts = [n for n in starts_before(request.entries, end) if n > start]
-        for cut in cuts(request, starts) if starts else ():
+        for cut in iterate_cuts(request, starts) if starts else ():
             run = _run(request, frontier, start, cut)
             # A shrinking head changes the cached prefix: other ends are tried first.
             if run is not None and run.before is None:
@@ -220,7 +220,7 @@ def _run(
     return Run(run, frontier.last_seq + 1, last, cut, before)
 
 
-def due(shown: Sequence[Summary]) -> slice | None:
+def find_full_level(shown: Sequence[Summary]) -> slice | None:
     """Return the oldest adjacent nodes of one level, as many as a parent replaces."""
     for place, level in _levels(shown):
         fan_out = HIGHER_FAN_OUT if level else FAN_OUT
@@ -229,7 +229,7 @@ def due(shown: Sequence[Summary]) -> slice | None:
     return None
 
 
-def pressed(shown: Sequence[Summary]) -> slice:
+def pick_longest(shown: Sequence[Summary]) -> slice:
     """Return adjacent nodes of one level to condense if the frontier is too large.
 
     It selects the longest relative to their age: always condensing the oldest would make a
@@ -355,8 +355,8 @@ class Scribe:
         return told
 
 
-def joined(parts: Sequence[Summary]) -> Summary:
-    """Join texts written ahead; `parted` splits them again."""
+def join_texts(parts: Sequence[Summary]) -> Summary:
+    """Join texts written ahead; `split_text` splits them again."""
     text = parts[0].text
     if len(parts) > 1:
         text = "\n\n".join(f"{_HEADING.format(*span_of([part]))}\n{part.text}" for part in parts)
@@ -364,7 +364,7 @@ def joined(parts: Sequence[Summary]) -> Summary:
     return Summary(text, first, last, source="model")
 
 
-def parted(prepared: Summary | None) -> list[Summary]:
+def split_text(prepared: Summary | None) -> list[Summary]:
     """Split a text written ahead into its parts, each with its range."""
     if prepared is None:
         return []

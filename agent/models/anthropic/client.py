@@ -27,7 +27,7 @@ from agent.models.base import ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES, base_url_of
 from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai.transport import ServerError, Unreadable, events_of
-from agent.models.refusals import read
+from agent.models.refusals import parse_refusal
 from agent.models.wire import arguments_in, field_in, text_in, tokens_in
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
@@ -202,7 +202,7 @@ class AnthropicModel(ApiModel):
             if isinstance(exc, ServerError):
                 refusal = exc.refusal
             else:
-                refusal = read(exc.status_code, exc.response.headers, exc.body)
+                refusal = parse_refusal(exc.status_code, exc.response.headers, exc.body)
             raise refusal.error(self._key, self.context_length, asked) from exc
         except (anthropic.APIError, httpx2.HTTPError, httpx2.StreamError, *UNREADABLE) as exc:
             # The operating system's message names host and port; other messages may contain a

@@ -21,11 +21,11 @@ from agent.models.catalog import output_limit
 from agent.models.wire import (
     FOREIGN,
     Part,
+    arguments_object,
+    blank_to_empty,
     canonical_schema,
-    laid_out,
-    object_of,
-    spoken,
-    spoken_text,
+    drop_blank_texts,
+    lay_out,
     wire_name,
     wired_parts,
 )
@@ -82,7 +82,7 @@ def _laid_out(messages: list[ChatMessage]) -> tuple[list[Block], list[dict[str, 
     """
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
-    for message, blocks in zip(messages, laid_out(messages, _blocks), strict=True):
+    for message, blocks in zip(messages, lay_out(messages, _blocks), strict=True):
         role = _ROLES[message["role"]]
         if role == "system":
             system += blocks
@@ -112,7 +112,7 @@ def _blocks(message: ChatMessage) -> list[Block]:
         blocks = with_thinking(message, blocks)
     if KEY in message:
         blocks.append({KEY: message["cache_control"]})
-    blocks = spoken(blocks)
+    blocks = drop_blank_texts(blocks)
     # The API refuses a message that ends with a thinking block.
     silent = {None, *_THINKING}
     end = max((n for n, it in enumerate(blocks, 1) if it.get("type") not in silent), default=0)
@@ -137,7 +137,7 @@ def _block(part: Part) -> Block:
 
 
 def _tool_use(call: ToolCall) -> Block:
-    name, given = wire_name(call["function"]["name"]), object_of(call)
+    name, given = wire_name(call["function"]["name"]), arguments_object(call)
     return {"type": "tool_use", "id": wire_id(call["id"]), "name": name, "input": given}
 
 
@@ -146,13 +146,13 @@ def _result(message: ChatMessage) -> Block:
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
     content, marker = message.get("content"), message.get("cache_control")
     if isinstance(content, list):
-        content, marker = spoken(filter(None, map(_block, content))), marker_of(message)
+        content, marker = drop_blank_texts(filter(None, map(_block, content))), marker_of(message)
         # Send a single string if all parts are text: its bytes do not depend on how the tool split
         # it.
         if all(block["type"] == "text" for block in content):
             content = "\n".join(block["text"] for block in content)
     if isinstance(content, str):
-        content = spoken_text(content)
+        content = blank_to_empty(content)
     if content:
         block["content"] = content
     if marker:

@@ -245,7 +245,7 @@ def _with(quirks: Quirks, learned: Quirks) -> Quirks:
     return learned | {quirk for quirk in quirks if _OPPOSITE.get(quirk) not in learned}
 
 
-def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
+def quirk_named_in(refusal: str, known: Quirks) -> Quirk | None:
     """Return the quirk named by the words of a refusal, or None.
 
     `known` holds the quirks of the refused request and its predecessors: it stops the retries with
@@ -278,7 +278,7 @@ class Negotiation:
         refused = self._build(self._quirks)
         known = self._quirks | self._learned
         # A quirk that leaves the request unchanged cannot be the reason for the refusal.
-        while (quirk := meaning_of(refusal.text, known)) is not None:
+        while (quirk := quirk_named_in(refusal.text, known)) is not None:
             other = _with(self._quirks, frozenset({quirk}))
             if self._build(other) != refused:
                 self._learned |= {quirk}

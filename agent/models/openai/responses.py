@@ -27,16 +27,16 @@ from agent.models.openai.transport import ServerError
 from agent.models.openai.wire import (
     PROVIDER,
     Fields,
-    offered,
     sound_arguments,
     text_or_images,
+    tool_fields,
     tools_of,
 )
 from agent.models.wire import (
     arguments_in,
+    blank_to_empty,
     content_parts,
     field_in,
-    spoken_text,
     text_in,
     tokens_in,
     wire_name,
@@ -157,7 +157,7 @@ class ResponsesAnswer(OpenAIStream):
         details = field_in(reported, "output_tokens_details")
         self._reasoning_tokens = tokens_in(details, "reasoning_tokens")
         if kind in {"response.failed", "error"}:
-            raise ServerError(refusals.read_event(field_in(response, "error") or event))
+            raise ServerError(refusals.parse_stream_error(field_in(response, "error") or event))
         reason = field_in(field_in(response, "incomplete_details"), "reason")
         incomplete = kind == "response.incomplete"
         self._ended = _INCOMPLETE.get(reason, "length") if incomplete else "stop"
@@ -188,7 +188,7 @@ def responses_body(
     """
     system, others = "", request.messages
     if others and others[0]["role"] == "system":
-        system, others = spoken_text(text_of(others[0])), others[1:]
+        system, others = blank_to_empty(text_of(others[0])), others[1:]
     body: dict[str, Any] = {
         "model": model,
         "input": [item for each in others for item in _items(each, origin)],
@@ -201,7 +201,7 @@ def responses_body(
         body["include"] = ["reasoning.encrypted_content"]
     # Strict schemas would have to list every property as required.
     tools = [{"type": "function", **it, "strict": False} for it in tools_of(request, quirks)]
-    return body | offered(request, quirks, tools)
+    return body | tool_fields(request, quirks, tools)
 
 
 def _items(message: ChatMessage, origin: str) -> list[Fields]:
@@ -214,7 +214,7 @@ def _items(message: ChatMessage, origin: str) -> list[Fields]:
 def _plain_items(message: ChatMessage) -> list[Fields]:
     """Return a message as items, without opaque fields."""
     if message["role"] == "tool":
-        text = spoken_text(text_of(message))
+        text = blank_to_empty(text_of(message))
         call_id = message["tool_call_id"]
         return [{"type": "function_call_output", "call_id": call_id, "output": text}]
     if message["role"] != "assistant":
@@ -246,7 +246,7 @@ def _replayed_items(message: ChatMessage) -> list[Fields]:
 
 
 def _said(text: str, phase: str | None = None) -> list[Fields]:
-    if not spoken_text(text):
+    if not blank_to_empty(text):
         return []
     said: Fields = {"type": "message", "role": "assistant", "content": text}
     return [said | {"phase": phase} if phase else said]

@@ -101,7 +101,7 @@ class JsonServer:
                 raise Unreadable("the answer is compressed, which was not asked for")
             if answer.status >= _FIRST_ERROR:
                 body = await _whole(answer.content.iter_any())
-                raise ServerError(refusals.read(answer.status, answer.headers, body))
+                raise ServerError(refusals.parse_refusal(answer.status, answer.headers, body))
             yield answer
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -149,7 +149,7 @@ async def events_of(pieces: AsyncIterable[bytes], ends: Collection[str] = ()) ->
     if first.lstrip()[:1] in _JSON:
         said = _unlisted(json.loads(await _whole(_from(first, pieces))))
         if not (isinstance(said, dict) and any(said.get(each) for each in _ANSWERS)):
-            raise ServerError(refusals.read_event(said))
+            raise ServerError(refusals.parse_stream_error(said))
         yield said
         yield DONE
         return
@@ -160,7 +160,7 @@ async def events_of(pieces: AsyncIterable[bytes], ends: Collection[str] = ()) ->
             return
         event = _unlisted(_parsed(data))
         if isinstance(event, dict) and _is_failure(event):
-            raise ServerError(refusals.read_event(event))
+            raise ServerError(refusals.parse_stream_error(event))
         yield event
         if ends and isinstance(event, dict) and event.get("type") in ends:
             await _drain(pieces)

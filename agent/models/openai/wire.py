@@ -28,17 +28,17 @@ import orjson
 from agent.messages import ChatMessage, ToolCall, is_image, text_of
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
-from agent.models.draft import mend_surrogates
+from agent.models.draft import join_surrogates
 from agent.models.openai.mode import Quirk, Quirks
 from agent.models.wire import (
     Part,
+    arguments_object,
+    blank_to_empty,
     canonical_schema,
     content_parts,
-    laid_out,
-    object_of,
+    drop_blank_texts,
+    lay_out,
     parse_object,
-    spoken,
-    spoken_text,
     wire_name,
     wired_parts,
 )
@@ -92,17 +92,17 @@ def request_body(
     limit = "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
     body: dict[str, Any] = {
         "model": model,
-        "messages": shaped(_wired(request.messages, layout, origin), quirks, join=join),
+        "messages": apply_quirks(_wired(request.messages, layout, origin), quirks, join=join),
         limit: output_limit(model, request.max_output_tokens),
     }
     if "no_stream_options" not in quirks:
         # Required for the stream to end with a usage report.
         body["stream_options"] = {"include_usage": True}
     tools = [{"type": "function", "function": each} for each in tools_of(request, quirks)]
-    return body | offered(request, quirks, tools)
+    return body | tool_fields(request, quirks, tools)
 
 
-def offered(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Fields:
+def tool_fields(request: ModelRequest, quirks: Quirks, wired: list[Fields]) -> Fields:
     """Return the body fields that offer tools; `wired` has the tools in the API's form."""
     if not wired or "no_tools" in quirks:
         return {}
@@ -142,7 +142,7 @@ def _plain_schema(schema: Any) -> Any:
 def _wired(messages: list[ChatMessage], layout: CacheLayout | None, origin: str) -> list[Fields]:
     contents: Iterable[str | list[Part]]
     if layout:
-        contents = laid_out(messages, _parts)
+        contents = lay_out(messages, _parts)
     else:
         contents = [
             text_or_images(each, (_part(part, each) for part in content_parts(each)))
@@ -174,10 +174,10 @@ def text_or_images(message: ChatMessage, wired: Iterable[Part]) -> str | list[Pa
     Empty parts in `wired` are omitted.
     """
     if isinstance(message.get("content"), list):
-        parts = spoken(part for part in wired if part)
+        parts = drop_blank_texts(part for part in wired if part)
         if any(map(is_image, parts)):
             return parts
-    return spoken_text(text_of(message))
+    return blank_to_empty(text_of(message))
 
 
 def _parts(message: ChatMessage) -> list[Part]:
@@ -185,7 +185,7 @@ def _parts(message: ChatMessage) -> list[Part]:
     parts = wired_parts(message, lambda part: _part(part, message))
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
-    return spoken(parts)
+    return drop_blank_texts(parts)
 
 
 def _part(part: Part, message: ChatMessage) -> Part:
@@ -202,7 +202,7 @@ def sound_arguments(call: ToolCall) -> str:
     arguments = call["function"]["arguments"]
     # Servers that parse the arguments (vLLM, Ollama) refuse anything else.
     is_sound = parse_object(arguments) is not None
-    return arguments if is_sound else orjson.dumps(object_of(call)).decode()
+    return arguments if is_sound else orjson.dumps(arguments_object(call)).decode()
 
 
 def origin_of(base_url: str, model: str) -> str:
@@ -277,7 +277,7 @@ class OpaqueParts:
         if self._details:
             for part in self._details:
                 texts = {name: text for name, text in part.items() if isinstance(text, str)}
-                part |= {name: mend_surrogates(text) for name, text in texts.items()}
+                part |= {name: join_surrogates(text) for name, text in texts.items()}
             kept["reasoning_details"] = self._details
         if self.field == REPLAYED_TEXT_FIELD and message.get("tool_calls"):
             kept["reasoning_field"] = self.field
@@ -295,15 +295,15 @@ def _continues(part: Fields, old: Fields) -> bool:
     return len(ids) <= 1 and part.get("index") == old.get("index")
 
 
-def shaped(messages: list[Fields], quirks: Quirks, *, join: bool) -> list[Fields]:
+def apply_quirks(messages: list[Fields], quirks: Quirks, *, join: bool) -> list[Fields]:
     """Return the messages in the form a server accepts; for `join`, see `request_body`."""
     for quirk, form in _FORMS:
         if quirk in quirks:
             messages = form(messages)
-    return joined(messages) if join or "strict_roles" in quirks else messages
+    return merge_neighbours(messages) if join or "strict_roles" in quirks else messages
 
 
-def joined(messages: list[Fields]) -> list[Fields]:
+def merge_neighbours(messages: list[Fields]) -> list[Fields]:
     """Merge consecutive messages of one role; return the same list if there are none."""
     found: list[Fields] = []
     for message in messages:
@@ -339,7 +339,7 @@ def _both(one: Any, other: Any) -> Any:
     return [*before, first, *more]
 
 
-def without_system(messages: list[Fields]) -> list[Fields]:
+def move_system_text(messages: list[Fields]) -> list[Fields]:
     """Move the text of the system prompt before the first question."""
     if not messages or messages[0]["role"] != "system":
         return messages
@@ -350,13 +350,13 @@ def without_system(messages: list[Fields]) -> list[Fields]:
     return [told, *others]
 
 
-def by_turns(messages: list[Fields]) -> list[Fields]:
+def alternate_roles(messages: list[Fields]) -> list[Fields]:
     """Make the roles alternate, starting with the user.
 
     A placeholder replaces the missing answer before a question.
     """
     found: list[Fields] = []
-    for message in joined(messages):
+    for message in merge_neighbours(messages):
         before = found[-1]["role"] if found else "system"
         if before == "tool" and message["role"] == "user":
             found.append({"role": "assistant", "content": NOT_ANSWERED})
@@ -408,7 +408,7 @@ def without_tools(messages: list[Fields]) -> list[Fields]:
         else:
             found.append(message)
     # Multiple results are consecutive user messages.
-    return joined(found)
+    return merge_neighbours(found)
 
 
 def short_id(call_id: str) -> str:
@@ -450,8 +450,8 @@ _FORMS: Iterable[tuple[Quirk, _Form]] = (
     ("one_call", with_single_calls),
     ("signed_calls", lambda messages: [*map(with_signature, messages)]),
     ("short_ids", lambda messages: [*map(with_short_ids, messages)]),
-    ("no_system", without_system),
-    ("strict_roles", by_turns),
+    ("no_system", move_system_text),
+    ("strict_roles", alternate_roles),
     ("no_null", lambda all_: [it | {"content": it.get("content") or ""} for it in all_]),
     ("reasoned", lambda messages: [_with_reasoning(each, "") for each in messages]),
     ("blank_reasoning", lambda messages: [_with_reasoning(each, "…") for each in messages]),

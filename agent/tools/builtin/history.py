@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.ports import Findings, Hit, PastMessage, SearchQuery
-from agent.tools.context import ToolContext, needed
+from agent.tools.context import ToolContext, require
 from agent.tools.registry import Arguments, tool
 from agent.tools.truncate import excerpt
 
@@ -127,7 +127,7 @@ class HistorySearchArguments(Arguments):
 )
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
     """Return found messages with their neighbours, best first, and the searched scope."""
-    searcher = needed(context.services.searcher, "there is nothing to search here")
+    searcher = require(context.services.searcher, "there is nothing to search here")
     findings = await searcher.search(SearchQuery(**arguments.model_dump(exclude={"order"})))
     if arguments.order == "time":
         findings = replace(findings, hits=tuple(sorted(findings.hits, key=_said_at)))

@@ -17,7 +17,7 @@ from agent.ports import MemoryTarget, TodoItem
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.tools import policy
-from agent.tools.context import ToolContext, needed
+from agent.tools.context import ToolContext, require
 from agent.tools.registry import Arguments, tool
 
 MAX_ITEMS = 50
@@ -39,7 +39,7 @@ class TodoArguments(Arguments):
 )
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:
     """Replace the list if a new one is given, and return it."""
-    notebook = needed(context.services.notebook, "there is no list here")
+    notebook = require(context.services.notebook, "there is no list here")
     if arguments.items is None:
         return _shown_list(await notebook.todo())
     # On one line: a line break would look like another item.
@@ -82,12 +82,12 @@ class MemoryArguments(Arguments):
 )
 async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
     """Change the notes and return them."""
-    notebook = needed(context.services.notebook, "there is no memory here")
+    notebook = require(context.services.notebook, "there is no memory here")
     target, action = arguments.target, arguments.action
     if action == "list":
         return _shown_notes(target, await notebook.notes(target))
     add = None if action == "remove" else _required(action, "content", arguments.content)
-    if add is not None and (read := policy.sources(context.rights.read.seen)):
+    if add is not None and (read := policy.describe_sources(context.rights.read.seen)):
         # Later prompts show notes without their sources.
         add = f"{add} [noted after reading {read}]"
     remove = None if action == "add" else _required(action, "old_text", arguments.old_text)
@@ -120,7 +120,7 @@ class ViewArguments(Arguments):
 @tool("Shows the instructions of a skill, or a further file that they name.", "read")
 async def skill_view(context: ToolContext, arguments: ViewArguments) -> str:
     """Return a skill's instructions, one of its files, or the list of all skills."""
-    shelf = needed(context.services.skills, "there are no skills here")
+    shelf = require(context.services.skills, "there are no skills here")
     # The disk may be slow.
     return await asyncio.to_thread(_viewed, shelf, arguments.name, arguments.file)
 
@@ -172,7 +172,7 @@ class ManageArguments(Arguments):
 )
 async def skill_manage(context: ToolContext, arguments: ManageArguments) -> str:
     """Create, replace or remove a skill; later conversations' prompts show it."""
-    shelf = needed(context.services.skills, "there are no skills here")
+    shelf = require(context.services.skills, "there are no skills here")
     return await asyncio.to_thread(_managed, shelf, arguments)
 
 

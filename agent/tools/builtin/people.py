@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from agent.errors import ToolError
 from agent.ports import Inquiry
 from agent.safety.pasted import has_pasted
-from agent.tools.context import ToolContext, needed
+from agent.tools.context import ToolContext, require
 from agent.tools.registry import Arguments, tool
 
 MOST_CHOICES = 5
@@ -51,7 +51,7 @@ class ClarifyArguments(Arguments):
 async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
     """Ask the user and return the answer; the turn waits meanwhile."""
     nobody = "nobody can be asked here. Use your best judgement and say what you assumed"
-    people = needed(context.services.people, nobody)
+    people = require(context.services.people, nobody)
     inquiry = Inquiry(
         "clarify", context.call_id, clarify.name, arguments.question, arguments.choices
     )
@@ -78,7 +78,7 @@ class FileArguments(Arguments):
 )
 async def send_file(context: ToolContext, arguments: FileArguments) -> str:
     """Store the file; it is sent together with the answer."""
-    files = needed(context.files, "no files can be sent here")
+    files = require(context.files, "no files can be sent here")
     if not arguments.name.strip():
         raise ToolError("a file needs a name")
     content = arguments.text.encode(errors="replace")
@@ -112,7 +112,7 @@ class DelegateArguments(Arguments):
 )
 async def delegate_task(context: ToolContext, arguments: DelegateArguments) -> str:
     """Run the task and return its result as JSON."""
-    delegates = needed(context.services.delegates, "nothing can be delegated here")
+    delegates = require(context.services.delegates, "nothing can be delegated here")
     done = asdict(await delegates.run(context.call_id, arguments.task))
     done["answer"] = done.pop("text")
     return orjson.dumps(done).decode()

@@ -71,7 +71,7 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 _WORDS_OF_SCHEMAS = frozenset({"type", "format", "required", "$ref"})
 
 
-def listing_of(
+def build_listing(
     server: str,
     definitions: Iterable[Any],
     allowed: Collection[str] | None = None,
@@ -136,14 +136,14 @@ def _served(
     if left_bytes <= 0:
         return f"its server's schemas have more than {MAX_LISTING_BYTES:,} bytes"
     schema = _schema(definition)
-    if (wrong := misfit(schema) or _problem(schema)) is not None:
+    if (wrong := find_misfit(schema) or _problem(schema)) is not None:
         return wrong
     removed: list[Threat] = []
     description, plain = _shown(definition, removed)
     if (_size(plain) or 0) > MAX_SCHEMA_BYTES:
         return _TOO_LARGE
     said, came = _shown(definition, None)
-    orders = orders_in(said, came, own)
+    orders = find_instructions(said, came, own)
     if removed and not orders:
         orders = ("it has a suspicious passage",)
     digest = hashlib.sha256(orjson.dumps([server, name, said, came])).hexdigest()
@@ -163,7 +163,7 @@ def _shown(definition: Any, removed: list[Threat] | None) -> tuple[str, dict[str
     return _text(definition.get("description"), MAX_DESCRIPTION_CHARS, removed), schema
 
 
-def misfit(schema: Any) -> str | None:
+def find_misfit(schema: Any) -> str | None:
     """Return the reason why a schema is unusable, or None; fast for a schema of any size."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return "its schema is not one of an object"
@@ -278,7 +278,7 @@ def _value(key: str, value: Any, removed: list[Threat] | None) -> Any:
     return value if key in _LITERAL else _in_order(value, removed)
 
 
-def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str, ...]:
+def find_instructions(description: str, schema: Any, own: Collection[str]) -> tuple[str, ...]:
     """Return the reasons for an owner to review a tool's texts; empty for most tools.
 
     Args:

@@ -40,7 +40,7 @@ from agent.network import in_words
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
 from agent.tools.mcp import transports
-from agent.tools.mcp.listing import MAX_TOOLS, listing_of
+from agent.tools.mcp.listing import MAX_TOOLS, build_listing
 from agent.tools.mcp.transports import FOLDER, Quarters, Watched
 from agent.tools.registry import ServedTool, ServedTools, ServerState, Tool
 from agent.tools.truncate import end_of
@@ -291,7 +291,7 @@ class Server:
 
     def _listed(self, definitions: list[Any]) -> ServerState:
         of = self._settings
-        return listing_of(self.name, definitions, of.tools, of.read_only)
+        return build_listing(self.name, definitions, of.tools, of.read_only)
 
     def _recall(self) -> list[Any]:
         try:

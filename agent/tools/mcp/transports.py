@@ -37,7 +37,7 @@ from agent.processes.installations import leads_through, of_program, of_this_pyt
 from agent.processes.sandbox import choose
 from agent.processes.walls import Walls
 from agent.settings import McpServerSettings, SandboxSettings
-from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
+from agent.tools.mcp.listing import MAX_DEFINITIONS, find_misfit
 
 log = structlog.get_logger()
 
@@ -125,7 +125,7 @@ def _bare(tool: Any) -> dict[str, Any] | None:
     """Return a tool's name and its header arguments in the form the SDK needs, or None."""
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         return None
-    if misfit(tool.get("inputSchema")) is not None:
+    if find_misfit(tool.get("inputSchema")) is not None:
         return None
     properties = tool["inputSchema"].get("properties")
     properties = properties if isinstance(properties, dict) else {}

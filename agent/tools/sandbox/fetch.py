@@ -131,7 +131,7 @@ class Fetcher:
 
     async def run(self, context: ToolContext, arguments: FetchArguments) -> str:
         """Fetch one page and return it as text."""
-        page = await self._fetch(parsed(arguments.url), context.rights.redirects)
+        page = await self._fetch(parse_url(arguments.url), context.rights.redirects)
         context.rights.read.note("page", page.url.host or "")
         text = await _text(page, raw=arguments.raw)
         # Some pages have thousands of links.
@@ -176,7 +176,7 @@ class Fetcher:
         except OSError as exc:
             raise ToolError(f"the host {host} is not known") from exc
         try:
-            return checked(host, found, trusted=trusted)
+            return check_addresses(host, found, trusted=trusted)
         except ToolError:
             log.warning("fetch_refused", host=host, addresses=list(found)[:5])
             raise
@@ -200,7 +200,7 @@ class Fetcher:
         ):
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:
-                return url.join(parsed(location))
+                return url.join(parse_url(location))
             return await _read(response)
 
 
@@ -313,7 +313,7 @@ def _host_of(url: URL) -> str:
     return (url.raw_host or "").rstrip(".").lower()
 
 
-def parsed(text: str) -> URL:
+def parse_url(text: str) -> URL:
     """Parse the model's text as a URL, or raise a ToolError."""
     try:
         return URL(text.strip())
@@ -321,7 +321,7 @@ def parsed(text: str) -> URL:
         raise ToolError("this is not a URL") from exc
 
 
-def checked(host: str, addresses: Sequence[str], *, trusted: bool) -> Sequence[str]:
+def check_addresses(host: str, addresses: Sequence[str], *, trusted: bool) -> Sequence[str]:
     """Return a host's addresses; raise a ToolError if there are none or one is not public.
 
     A name with both public and private addresses is an attack.

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from agent.processes.helpers import ask_json
 from agent.processes.workspace import Workspace, clear, components
-from agent.tools.context import ToolContext, needed
+from agent.tools.context import ToolContext, require
 from agent.tools.registry import Arguments, tool
 
 WORKSPACE_BYTES = 200_000_000
@@ -75,7 +75,7 @@ class ListArguments(Arguments):
 async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
     """Return lines of a text file, or the type of a binary one."""
     await context.rights.read.note_earlier()
-    return await asyncio.to_thread(_read, of(context), arguments)
+    return await asyncio.to_thread(_read, workspace_of(context), arguments)
 
 
 @tool("Writes a text file of the workspace.", "side_effect", exclusive=True, restricted=True)
@@ -84,7 +84,7 @@ async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
     # JSON may contain a lone surrogate, which UTF-8 cannot encode.
     path, content = arguments.path, arguments.content.encode(errors="replace")
     most, append = WORKSPACE_BYTES, arguments.append
-    write = of(context).write
+    write = workspace_of(context).write
     size = await asyncio.to_thread(write, path, content, max_bytes=most, append=append)
     return f"{path} is written: {size:,} bytes."
 
@@ -93,12 +93,12 @@ async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
 async def list_files(context: ToolContext, arguments: ListArguments) -> str:
     """Return the entries of a directory, sorted by name."""
     await context.rights.read.note_earlier()
-    return await asyncio.to_thread(_list, of(context), arguments.path)
+    return await asyncio.to_thread(_list, workspace_of(context), arguments.path)
 
 
-def of(context: ToolContext) -> Workspace:
+def workspace_of(context: ToolContext) -> Workspace:
     """Return the turn's workspace; raise a ToolError if it has none."""
-    return Workspace(Path(needed(context.workspace, "there is no workspace here")))
+    return Workspace(Path(require(context.workspace, "there is no workspace here")))
 
 
 def _read(workspace: Workspace, arguments: ReadArguments) -> str:
@@ -199,7 +199,7 @@ class FileSearchArguments(Arguments):
 )
 async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
     """Search in a helper process, and kill it after its time limit."""
-    workspace = of(context)
+    workspace = workspace_of(context)
     await context.rights.read.note_earlier()
     return await ask_json(
         "agent.tools.sandbox.searcher",

@@ -24,7 +24,7 @@ from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.tools.sandbox.files import WORKSPACE_BYTES, of
+from agent.tools.sandbox.files import WORKSPACE_BYTES, workspace_of
 
 log = structlog.get_logger()
 
@@ -128,7 +128,7 @@ class Terminal:
 
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
         """Run a command; all its processes have ended when this returns or raises."""
-        workspace = of(context)
+        workspace = workspace_of(context)
         await context.rights.read.note_earlier()
         # Unconfined, it reaches the network whatever the setting.
         if self._options.network or self._sandbox.backend == "none":
@@ -138,7 +138,7 @@ class Terminal:
         timeout_s = min(wanted_s, self._options.timeout_s)
         order, limits = self._order(arguments.command, workspace, timeout_s, is_full=bool(full))
         report, output = await self._kept(order, limits)
-        answer = told(report, output, limits)
+        answer = format_report(report, output, limits)
         return f"{answer}\n[{full}: nothing can be written; delete files]" if full else answer
 
     def _prepare(self, workspace: Workspace) -> str:
@@ -212,7 +212,7 @@ class Terminal:
             await program.end()
 
 
-def told(report: Report, output: bytes, limits: CommandLimits) -> str:
+def format_report(report: Report, output: bytes, limits: CommandLimits) -> str:
     """Format the report about an ended command for the model."""
     head, tail = output[: report.head_bytes], output[report.head_bytes :]
     left_out = report.output_bytes - len(output)

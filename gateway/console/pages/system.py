@@ -20,7 +20,7 @@ from agent.models.catalog import PROVIDERS
 from agent.models.factory import resolve_provider
 from agent.models.offline import OfflineModel
 from agent.plugins import engines, loading
-from agent.safety.threats import revealed
+from agent.safety.threats import reveal_invisible
 from gateway.console import register
 from gateway.console.pages.conversations import AROUND
 from gateway.console.register import (
@@ -323,7 +323,7 @@ async def servers(ask: Ask) -> Result:
         "mcp.html",
         {
             "texts": {each.held.digest: each for each in texts},
-            "seen": revealed,
+            "seen": reveal_invisible,
             "servers": ask.inside.examination.vitals.servers(),
             "unconfined": report.FINDINGS["mcp-confined"],
             "off": sorted(off),

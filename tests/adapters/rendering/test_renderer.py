@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.previews import rendered
+from adapters.previews import render_in_thread
 from adapters.rendering.markdown import MAX_SIGNS, to_html
 from adapters.web.events import Renderings
 from tests.support.renderers import HOSTILE, PLATFORMS, SLOW
@@ -107,7 +107,9 @@ def test_a_page_shows_as_text_what_cannot_be_parsed(text: str) -> None:
 
 async def test_a_text_is_rendered_in_a_thread() -> None:
     """A dear one delays nobody else's."""
-    assert await rendered(lambda _: threading.get_ident(), "![" * 100) != threading.get_ident()
+    assert (
+        await render_in_thread(lambda _: threading.get_ident(), "![" * 100) != threading.get_ident()
+    )
 
 
 class _Work:

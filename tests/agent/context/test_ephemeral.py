@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.context.boundaries import Newest, find_boundaries, leaving
-from agent.context_compressor import ContextCompressor, facts_of, uncovered
+from agent.context_compressor import ContextCompressor, facts_of, uncovered_messages
 from agent.context_engine import CompressionRequest, Limits
 from agent.engines.rounds import old_rounds
 from agent.messages import ChatMessage, assistant_message, context_message, user_message
@@ -51,7 +51,7 @@ def test_only_what_was_said_is_summarised() -> None:
     request = request_of(entries)
     cut = find_boundaries(request, [len(entries) - 1])
     assert cut is not None
-    assert not any("zanzibar" in text for text in said(uncovered(request, cut)))
+    assert not any("zanzibar" in text for text in said(uncovered_messages(request, cut)))
     assert len(cut.evicted) > len(leaving(entries, cut)) > 0
     assert not any("zanzibar" in fact for fact in facts_of(request, cut))
 

@@ -17,7 +17,7 @@ from agent.context.extract import (
     Sentence,
     extract,
     key_sentences,
-    read,
+    read_sentences,
     retained_share,
     sentences,
     shortened,
@@ -122,7 +122,7 @@ def test_commands_and_results() -> None:
     assert "#5 called bash: pytest -q test_login.py 30" in text
     assert "#6 result: collected 3 …" in text
     assert text.endswith("ValueError: bad token")
-    assert read(entries(calling("f", "[1]"), calling("f", "{"))) == []
+    assert read_sentences(entries(calling("f", "[1]"), calling("f", "{"))) == []
 
 
 def test_only_what_was_said_is_read() -> None:
@@ -133,7 +133,7 @@ def test_only_what_was_said_is_read() -> None:
         user_message("Go on.", synthetic=True),
         ChatMessage(role="user", content=[{"type": "text", "text": "A zebra."}, picture]),
     )
-    assert read(said) == [Sentence(6, "user", 0, "A zebra.")]
+    assert read_sentences(said) == [Sentence(6, "user", 0, "A zebra.")]
 
 
 def test_days_stand_where_they_change() -> None:
@@ -272,7 +272,7 @@ def test_members_of_a_group_are_told_apart() -> None:
         user_message("assistant: Done."),
         user_message("Ben: Fine."),
     )
-    assert [each[:2] for each in read(said)] == [
+    assert [each[:2] for each in read_sentences(said)] == [
         *[(4, "Anna")] * 2,
         *[(4, "Ben")] * 2,
         *(
@@ -284,7 +284,9 @@ def test_members_of_a_group_are_told_apart() -> None:
             (9, "Ben"),
         ),
     ]
-    assert {each.who for each in read(chat("Note: it rains.", "So?", "Note: it pours."))} == {
+    assert {
+        each.who for each in read_sentences(chat("Note: it rains.", "So?", "Note: it pours."))
+    } == {
         "user",
         "assistant",
     }

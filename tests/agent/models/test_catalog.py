@@ -12,12 +12,12 @@ from agent.models.catalog import (
     ModelFacts,
     Prices,
     bills_writes,
+    can_reason,
     context_length,
     facts_of,
     find_facts,
     output_limit,
     provider_of,
-    reasons,
 )
 from agent.settings import FactsSettings
 
@@ -202,7 +202,7 @@ def test_a_model_can_look_at_pictures_unless_the_operator_says_not(
 )
 def test_models_that_think_before_they_answer(name: str, thinks: bool) -> None:
     """OpenAI's, by their names."""
-    assert reasons(name) is thinks
+    assert can_reason(name) is thinks
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from agent import errors
 from agent.errors import BadRequest, ContextOverflow, RateLimited
-from agent.models.openai.mode import meaning_of
-from agent.models.refusals import STANDARD_WINDOW_TOKENS, Refusal, read, read_event, window_in
+from agent.models.openai.mode import quirk_named_in
+from agent.models.refusals import (
+    STANDARD_WINDOW_TOKENS,
+    Refusal,
+    parse_refusal,
+    parse_stream_error,
+    window_in,
+)
 
 CASES = Path(__file__).with_name("refusals.jsonl")
 """Refusals in the words of many servers, by kind."""
@@ -39,7 +45,7 @@ def said(case: Case) -> bytes:
 
 def refusal(case: Case) -> Refusal:
     """Return what the reader makes of a case."""
-    return read(case["status"], {}, said(case))
+    return parse_refusal(case["status"], {}, said(case))
 
 
 @pytest.mark.parametrize("case", cases("too_long"))
@@ -67,7 +73,7 @@ def test_the_longest_answer_is_read(case: Case) -> None:
 @pytest.mark.parametrize("case", cases("quirk"))
 def test_a_form_that_is_refused_is_learned_from_any_body(case: Case) -> None:
     """The reason may be a text, a list, JSON in a text, or a field's place."""
-    assert meaning_of(refusal(case).text, frozenset()) == case["quirk"]
+    assert quirk_named_in(refusal(case).text, frozenset()) == case["quirk"]
 
 
 @pytest.mark.parametrize("case", cases("meaning"))
@@ -79,7 +85,7 @@ def test_meaning(case: Case) -> None:
 @pytest.mark.parametrize("case", cases("event"))
 def test_errors_in_a_stream(case: Case) -> None:
     """A code may be an HTTP status; without one the names and words decide."""
-    assert read_event(case["body"]).meaning() is getattr(errors, case["means"])
+    assert parse_stream_error(case["body"]).meaning() is getattr(errors, case["means"])
 
 
 WRAPPED = "This model's maximum context length is 8192 tokens. You requested 9000."
@@ -109,7 +115,7 @@ WRAPPED = "This model's maximum context length is 8192 tokens. You requested 900
 def test_any_wrapping_is_read(body: object) -> None:
     """The same words mean the same, wherever a server or a proxy puts them."""
     raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    error = read(400, {}, raw).error("")
+    error = parse_refusal(400, {}, raw).error("")
     assert isinstance(error, ContextOverflow)
     assert error.window_tokens == 8192
 
@@ -119,22 +125,22 @@ def test_any_wrapping_is_read(body: object) -> None:
 ), max_leaves=8), st.sampled_from([400, 404, 413, 422, 429, 500, 503]))  # fmt: skip
 def test_no_body_breaks_the_reader(body: object, status: int) -> None:
     """Whatever a server says is some ModelError, in one line."""
-    found = read(status, {}, json.dumps(body).encode())
+    found = parse_refusal(status, {}, json.dumps(body).encode())
     assert "\n" not in str(found.error("key"))
-    assert isinstance(read_event(body).error("key"), errors.ModelError)
+    assert isinstance(parse_stream_error(body).error("key"), errors.ModelError)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 50_000, b'{"a":' * 50_000])
 def test_a_body_that_is_not_json_is_read_as_a_text(body: bytes) -> None:
     """Nested without end, cut, empty or in no encoding."""
-    assert isinstance(read(400, {}, body).error(""), BadRequest)
+    assert isinstance(parse_refusal(400, {}, body).error(""), BadRequest)
 
 
 @pytest.mark.parametrize("said", LONG_CONTEXT)
 @pytest.mark.parametrize("status", [400, 403, 429])
 def test_a_long_window_that_the_account_lacks_is_the_standard_one(said: str, status: int) -> None:
     """Of a model whose window is not larger it is passing trouble."""
-    found = read(status, {}, {"error": {"message": said}})
+    found = parse_refusal(status, {}, {"error": {"message": said}})
     error = found.error("", window=1_000_000)
     assert isinstance(error, ContextOverflow)
     assert error.window_tokens == STANDARD_WINDOW_TOKENS
@@ -154,7 +160,7 @@ def test_a_long_window_that_the_account_lacks_is_the_standard_one(said: str, sta
 )
 def test_what_nothing_explains_may_be_the_size(said: str, unexplained: bool) -> None:
     """What names another part of the request is explained."""
-    error = read(400, {}, {"error": {"message": said}}).error("")
+    error = parse_refusal(400, {}, {"error": {"message": said}}).error("")
     assert isinstance(error, BadRequest)
     assert error.is_unexplained is unexplained
 
@@ -162,7 +168,7 @@ def test_what_nothing_explains_may_be_the_size(said: str, unexplained: bool) -> 
 def test_the_wait_of_the_body_is_obeyed() -> None:
     """Gemini asks for it there, others in a header."""
     body = [{"error": {"code": 429, "details": [{"retryDelay": "34s"}]}}]
-    error = read(429, {"retry-after": "5"}, body).error("")
+    error = parse_refusal(429, {"retry-after": "5"}, body).error("")
     assert isinstance(error, RateLimited)
     assert error.retry_after_s == 34
 
@@ -170,5 +176,5 @@ def test_the_wait_of_the_body_is_obeyed() -> None:
 def test_an_echoed_request_is_not_read() -> None:
     """What the person wrote must not decide what a refusal means."""
     echo = {"detail": [{"loc": ["body", "x"], "msg": "wrong", "input": "the prompt is too long"}]}
-    assert read(422, {}, echo).meaning() is BadRequest
+    assert parse_refusal(422, {}, echo).meaning() is BadRequest
     assert window_in("at most 5000 characters in a message") is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.plugins.contracts import ResultRefused, checked, problems
+from agent.plugins.contracts import ResultRefused, check_result, find_problems
 from agent.view.view import NOTE, Edit, Entry, Summary, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
 from tests.support.scripted_model import tool_call
@@ -23,7 +23,7 @@ SOUND = ViewPlan(head_upto=1, summaries=(SUMMARY,), tail_from=25)
 
 def found(plan: ViewPlan) -> str:
     """Return the problems of a plan for the whole conversation, as one text."""
-    return "; ".join(problems(plan, request_of(ENTRIES)))
+    return "; ".join(find_problems(plan, request_of(ENTRIES)))
 
 
 def test_a_sound_plan_has_no_problems() -> None:
@@ -93,7 +93,7 @@ def test_a_cut_group_is_told_once() -> None:
         Entry(9, user_message("newest")),
     ]
     cut = ViewPlan(hidden=((6, 8),))
-    assert problems(cut, request_of(entries)) == [
+    assert find_problems(cut, request_of(entries)) == [
         "it cuts the tool calls of message 5 from their results"
     ]
 
@@ -114,7 +114,7 @@ def test_the_plan_in_force_is_no_smaller_than_itself() -> None:
 def test_what_was_out_of_view_stays_out(old: ViewPlan) -> None:
     """After `/new`, `/retry` and earlier compactions alike."""
     new = ViewPlan(head_upto=12, summaries=(Summary("x", 13, 24, "user"),), tail_from=25)
-    found_problems = problems(new, request_of(ENTRIES, plan=old))
+    found_problems = find_problems(new, request_of(ENTRIES, plan=old))
     assert "it shows what was out of view" in "; ".join(found_problems)
 
 
@@ -131,13 +131,13 @@ def test_what_did_not_fit_before_is_nobodys_fault() -> None:
     entries = [Entry(seq, message) for seq, message in enumerate(messages, start=1)]
     old = ViewPlan(edits=(Edit(6, "clip", 9),))
     new = replace(old, edits=(Edit(4, "clip", 30), *old.edits))
-    assert problems(new, request_of(entries, plan=old)) == []
+    assert find_problems(new, request_of(entries, plan=old)) == []
 
 
 def test_a_result_has_the_size_that_its_view_really_has() -> None:
     """The engine's own figure does not count, nor does its choice of thinking."""
     request = request_of(ENTRIES)
-    result = checked(Compressed(SOUND, "extract", tokens=-5), request)
+    result = check_result(Compressed(SOUND, "extract", tokens=-5), request)
     shown = [ChatMessage(role="system", content=NOTE), *render(result.plan, ENTRIES)]
     assert result.tokens == request.fixed_tokens + sum(map(request.estimate, shown))
     assert result.plan == replace(SOUND, thinking_from=33)
@@ -154,7 +154,9 @@ class CunningPlan(ViewPlan):
 def test_no_object_of_a_plugin_gets_further() -> None:
     """A plan of a derived class becomes a plan."""
     cunning = CunningPlan(head_upto=1, summaries=(SUMMARY,), tail_from=25)
-    assert type(checked(Compressed(cunning, "extract", 0), request_of(ENTRIES)).plan) is ViewPlan
+    assert (
+        type(check_result(Compressed(cunning, "extract", 0), request_of(ENTRIES)).plan) is ViewPlan
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,12 +179,12 @@ def test_no_object_of_a_plugin_gets_further() -> None:
 def test_nonsense_is_refused(returned: object, reason: str) -> None:
     """Whatever comes back, the reason says where it is wrong."""
     with pytest.raises(ResultRefused, match=reason):
-        checked(returned, request_of(ENTRIES))
+        check_result(returned, request_of(ENTRIES))
 
 
 def test_an_empty_view_can_be_asked_about() -> None:
     """It has no newest message."""
-    assert problems(ViewPlan(), request_of([])) == [
+    assert find_problems(ViewPlan(), request_of([])) == [
         "it makes the view no smaller: 50 tokens before, 50 after"
     ]
 
@@ -219,7 +221,7 @@ nearly_sound = st.builds(
 def test_a_plan_without_problems_renders_a_valid_view(plan: ViewPlan) -> None:
     """Roles alternate, groups are whole, both newest messages are there, and it is smaller."""
     request = request_of(ENTRIES)
-    assume(not problems(plan, request))
+    assume(not find_problems(plan, request))
     view = render(plan, ENTRIES)
     assert view[0]["role"] == "user"
     for one, two in pairwise(view):
@@ -235,4 +237,4 @@ def test_the_built_in_keeps_the_contract(rounds: int, window: int) -> None:
     """What the compressor returns for the same views has no problems."""
     request: CompressionRequest = request_of(conversation(rounds), window)
     result = ContextCompressor(request.limits, {}).compress(request)
-    assert result is None or problems(result.plan, request) == []
+    assert result is None or find_problems(result.plan, request) == []

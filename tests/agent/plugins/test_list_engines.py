@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from agent import compact_messages
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.messages import ChatMessage, Usage, text_of, tool_message, user_message
-from agent.plugins.contracts import ResultRefused, checked
+from agent.plugins.contracts import ResultRefused, check_result
 from agent.plugins.engines import resolve
-from agent.plugins.registry import adapted, register_context_engine, registered, takes_lists
+from agent.plugins.registry import adapt, register_context_engine, registered, takes_lists
 from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
 from tests.support.conversations import faults
@@ -69,7 +69,7 @@ class Engine:
 def engine_of(compress: Any) -> Any:
     """Return what makes an adapted engine."""
     offered = type("Given", (Engine,), {"compress": lambda _self, messages: compress(messages)})
-    return adapted(offered, "given")(Limits(4_000), {})
+    return adapt(offered, "given")(Limits(4_000), {})
 
 
 def planned(compress: Any, request: CompressionRequest | None = None) -> Compressed:
@@ -77,7 +77,7 @@ def planned(compress: Any, request: CompressionRequest | None = None) -> Compres
     request = request or request_of(conversation(10))
     found = engine_of(compress).compress(request)
     assert found is not None
-    return checked(found, request)
+    return check_result(found, request)
 
 
 def shown(found: Compressed, entries: list[Entry]) -> list[ChatMessage]:
@@ -228,7 +228,7 @@ def test_a_plugin_that_drops_the_newest_question_is_replaced(tmp_path: Path) -> 
 def test_each_turn_has_an_engine_of_its_own() -> None:
     """What one does to itself no other sees."""
     offered = Engine()
-    one, two = (adapted(offered, "given")(Limits(4_000), {}) for _ in range(2))
+    one, two = (adapt(offered, "given")(Limits(4_000), {}) for _ in range(2))
     one.update_from_response(Usage(1, 2, 3))
     assert one._inner.usage["prompt_tokens"] == 4  # type: ignore[attr-defined]
     assert not hasattr(two._inner, "usage")  # type: ignore[attr-defined]
@@ -251,7 +251,7 @@ def test_arguments_are_those_that_it_takes() -> None:
             told.update(tokens=current_tokens, force=force)
             return messages
 
-    engine = adapted(Asking, "asking")(Limits(4_000), {"share": 0.5, "more": 1})
+    engine = adapt(Asking, "asking")(Limits(4_000), {"share": 0.5, "more": 1})
     request = request_of(conversation(10), trigger="manual")
     assert engine.compress(request) is None
     assert told == {"share": 0.5, "tokens": request.tokens, "force": True}
@@ -270,7 +270,7 @@ def test_tools_stand_in_either_form() -> None:
         def handle_tool_call(self, name: str, args: dict[str, Any]) -> str:
             return f"{name}: {args}"
 
-    engine = adapted(WithTools, "tools")(Limits(4_000), {})
+    engine = adapt(WithTools, "tools")(Limits(4_000), {})
     assert [schema.name for schema in engine.get_tool_schemas()] == ["one", "two"]
     assert engine.handle_tool_call("one", {"a": 1}) == "one: {'a': 1}"
     assert engine.get_status()["threshold_tokens"] == 2_000
@@ -290,7 +290,7 @@ def test_one_that_derives_from_our_base_knows_its_limits() -> None:
         def get_status(self) -> dict[str, Any]:
             return {"limit": self.limits.threshold_tokens, **self.options}
 
-    engine = adapted(Derived, "derived")(Limits(4_000), {"keep": 3})
+    engine = adapt(Derived, "derived")(Limits(4_000), {"keep": 3})
     assert engine.get_status() == {"threshold_tokens": 2_000, "limit": 2_000, "keep": 3}
 
 
@@ -338,7 +338,7 @@ def test_whatever_is_returned_the_host_decides(data: st.DataObject) -> None:
     accepted = None
     with suppress(ResultRefused):
         found = engine_of(scramble).compress(request)
-        accepted = None if found is None else checked(found, request)
+        accepted = None if found is None else check_result(found, request)
     assert accepted is None or faults(shown(accepted, entries)) == []
 
 

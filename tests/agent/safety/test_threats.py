@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.safety.threats import LONG_BLOB_CHARS, is_delicate, revealed, scan
+from agent.safety.threats import LONG_BLOB_CHARS, is_delicate, reveal_invisible, scan
 from tests.support.effort import effort
 
 HARMLESS = (
@@ -273,4 +273,4 @@ def test_a_long_text_costs_little(piece: str) -> None:
 )
 def test_what_nobody_sees_is_spelled_out(text: str, shown: str) -> None:
     """But for what emoji and scripts need."""
-    assert revealed(text) == shown
+    assert reveal_invisible(text) == shown

@@ -328,7 +328,7 @@ def context(reader: MemoryReader | None = None, **using: Any) -> ToolContext:
 
 async def through_gate(tools: ToolRegistry, asked: ToolCall, using: ToolContext) -> ToolOutcome:
     """Run a call as a turn does: refused by the policy, or executed."""
-    refused, _ = await Gate(ApprovalRules(), tools, using).passed(asked, using)
+    refused, _ = await Gate(ApprovalRules(), tools, using).check(asked, using)
     return refused or await tools.execute(asked, using)
 
 

@@ -17,7 +17,7 @@ from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
 LIMITS = OutputSettings(max_lines=10, max_bytes=400)
-FREE = ApprovalRules(policy.table("never"))
+FREE = ApprovalRules(policy.build_table("never"))
 
 
 class KeyArguments(Arguments):

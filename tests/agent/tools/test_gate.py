@@ -78,7 +78,7 @@ class Bench:
     async def run(self, *names: str, mode: ApprovalMode = "side_effects", **using: Any) -> Any:
         """Call these tools in one message; returns their results as text."""
         calls = [call(name, '{"what": "x"}', name) for name in names]
-        rules = ApprovalRules(policy.table(mode))
+        rules = ApprovalRules(policy.build_table(mode))
         entries = await run_calls(calls, self.tools, context(**using), self.journal, rules)
         return [text_of(entry.message) for entry in entries]
 
@@ -186,7 +186,7 @@ def fetching(trail: Trail, *urls: str, hosts: tuple[str, ...] = (), rounds: int 
     here = Gate(ApprovalRules(hosts=hosts), ToolRegistry([]), using)
     calls = [call("fetch_url", json.dumps({"url": url}), f"c{n}") for n, url in enumerate(urls)]
     for _ in range(rounds):
-        here.look(calls)
+        here.record_reads(calls)
     return [here.decision(each).then for each in calls]
 
 
@@ -217,7 +217,7 @@ def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
     here = Gate(ApprovalRules(), ToolRegistry([]), using)
     using.rights.read.trail.recalled = False
     asked = call("fetch_url", json.dumps({"url": urls[0]}), "c1")
-    here.look([asked])
+    here.record_reads([asked])
     using.rights.read.trail.recalled = True
     assert here.decision(asked).then == "allow"
 
@@ -227,7 +227,7 @@ def elsewhere(trail: Trail, *arguments: dict[str, Any], hosts: tuple[str, ...] =
     box = ToolRegistry([Tool("get", "Gets.", "read", What, Bench().runs("get"), restricted=True)])
     here = Gate(ApprovalRules(hosts=hosts), box, context(read=Provenance({PAGE}, trail=trail)))
     calls = [call("get", json.dumps(each), f"c{n}") for n, each in enumerate(arguments)]
-    here.look(calls)
+    here.record_reads(calls)
     return [here.decision(each).then for each in calls]
 
 

@@ -6,8 +6,16 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from agent.messages import tool_message
-from agent.tools.links import MAX_LINKS, Trail, canonical, host_of, leads_of, links_in, named_in
-from agent.tools.sandbox.fetch import parsed
+from agent.tools.links import (
+    MAX_LINKS,
+    Trail,
+    canonical,
+    host_of,
+    links_in,
+    named_in,
+    sent_addresses,
+)
+from agent.tools.sandbox.fetch import parse_url
 
 HERE = "https://site.example/blog/one"
 
@@ -48,7 +56,7 @@ def test_an_address_leads_where_its_text_leads(scheme: str, rest: str) -> None:
     """A request for the text goes to the same host and port, with the same bytes of the path."""
     text = f"{scheme}{rest}"
     if address := canonical(text):
-        asked, compared = parsed(text), URL(address)
+        asked, compared = parse_url(text), URL(address)
         assert asked.origin() == compared.origin()
         assert asked.raw_path_qs == compared.raw_path_qs
         assert canonical(address) == address
@@ -134,7 +142,7 @@ def test_words_name_only_what_they_hold(before: str, address: str, after: str) -
 )
 def test_where_arguments_lead(arguments: dict[str, object], leads: list[str]) -> None:
     """Every address that another program may fetch or look up; no name of a file or person."""
-    assert list(leads_of(arguments)) == leads
+    assert list(sent_addresses(arguments)) == leads
 
 
 def test_links_of_a_page() -> None:

@@ -24,7 +24,7 @@ from agent.tools.policy import (
     Facts,
     Rule,
     Verdict,
-    covered,
+    approval_key,
     decide,
 )
 
@@ -122,7 +122,7 @@ def test_taint_never_grants() -> None:
     for mode, role, tool, destination in product(
         ("side_effects", "always", "never"), sorted(ROLES), TOOLS, sorted(DESTINATIONS)
     ):
-        table = policy.table(mode)  # type: ignore[arg-type]
+        table = policy.build_table(mode)  # type: ignore[arg-type]
         known = Facts(tool=tool, roles=frozenset({role}), destination=destination)
         for classes in (frozenset(), frozenset({SIDE_EFFECT, WORLD}), frozenset({NOTES}), FETCHES):
             clean, tainted = (of(table, known, tainted=it, classes=classes) for it in (False, True))
@@ -155,7 +155,7 @@ FETCHES = frozenset({FETCH, WORLD})
 )
 def test_the_defaults(known: Facts, clean: Verdict, tainted: Verdict) -> None:
     """Untainted turns are asked about side effects; tainted ones about every way out or to stay."""
-    table = policy.table("side_effects")
+    table = policy.build_table("side_effects")
     for it, verdict in ((False, clean), (True, tainted)):
         asked = replace(known, roles=frozenset({"member"}), tainted=it)
         assert decide(table, asked).then == verdict
@@ -164,7 +164,7 @@ def test_the_defaults(known: Facts, clean: Verdict, tainted: Verdict) -> None:
 @pytest.mark.parametrize("mode", ["side_effects", "always", "never"])
 def test_guests_touch_nothing(mode: Any) -> None:
     """Also together with an owner, and whatever a row of the settings allows."""
-    rows = policy.table(mode, [Rule(name="mine", then="allow", role="guest")])
+    rows = policy.build_table(mode, [Rule(name="mine", then="allow", role="guest")])
     for classes in (ACTS, frozenset({WORLD}), frozenset({NOTES})):
         known = Facts(tool="x", classes=classes, roles=frozenset({"owner", "guest"}), tainted=False)
         assert decide(rows, known).then == "deny"
@@ -172,14 +172,14 @@ def test_guests_touch_nothing(mode: Any) -> None:
 
 def test_owners_alone_approve_where_the_settings_say_so() -> None:
     """Whatever would be asked of anybody is asked of them."""
-    for row in policy.table("always", by_owners=True):
+    for row in policy.build_table("always", by_owners=True):
         assert row.then != "ask"
 
 
 def test_rows_of_tainted_turns_can_be_left_out() -> None:
     """By their names."""
-    names = {row.name for row in policy.table("side_effects", without=["tainted-acts"])}
-    assert names == {row.name for row in policy.table("side_effects")} - {"tainted-acts"}
+    names = {row.name for row in policy.build_table("side_effects", without=["tainted-acts"])}
+    assert names == {row.name for row in policy.build_table("side_effects")} - {"tainted-acts"}
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_what_a_yes_for_the_conversation_covers(
     tool: str, one: dict[str, Any], other: dict[str, Any], *, same: bool
 ) -> None:
     """The same way out, not any arguments; what was said before a taint covers nothing after it."""
-    texts = [covered(tool, arguments, tainted=False) for arguments in (one, other)]
+    texts = [approval_key(tool, arguments, tainted=False) for arguments in (one, other)]
     assert (texts[0] == texts[1]) is same
-    tainted = [covered(tool, arguments, tainted=True) for arguments in (one, other)]
+    tainted = [approval_key(tool, arguments, tainted=True) for arguments in (one, other)]
     assert (tainted[0] == tainted[1]) is (same and (tool != "terminal" or one == other))
     assert set(texts).isdisjoint(tainted)
 
@@ -250,7 +250,7 @@ def test_a_yes_covers_the_same_command_or_one_that_only_reads(
 ) -> None:
     """Another program or other arguments are another question."""
     one, other = (gap.join([program, *words]) for program, words, gap in drawn)
-    if covered("terminal", {"command": one}, tainted=False) == covered(
+    if approval_key("terminal", {"command": one}, tainted=False) == approval_key(
         "terminal", {"command": other}, tainted=False
     ):
         assert one == other or (drawn[0][0] == drawn[1][0] and drawn[0][0] in READERS)
@@ -265,8 +265,10 @@ def test_a_yes_covers_the_same_command_or_one_that_only_reads(
 )
 def test_what_may_write_or_run_is_asked_each_time(command: str) -> None:
     """A program with options that write, and text that a shell reads otherwise."""
-    keys = {covered("terminal", {"command": each}, tainted=False) for each in (command, "ls x")}
-    other = covered("terminal", {"command": command + " x"}, tainted=False)
+    keys = {
+        approval_key("terminal", {"command": each}, tainted=False) for each in (command, "ls x")
+    }
+    other = approval_key("terminal", {"command": command + " x"}, tainted=False)
     assert len({*keys, other}) == 3
 
 
@@ -274,7 +276,7 @@ def test_files_of_the_workspace_are_alike() -> None:
     """All calls of `write_file`, which only reaches the workspace, until the turn is tainted."""
     files = [{"path": "a", "content": "x"}, {"path": "b", "content": "y"}]
     clean, tainted = (
-        {covered("write_file", each, tainted=it) for each in files} for it in (False, True)
+        {approval_key("write_file", each, tainted=it) for each in files} for it in (False, True)
     )
     assert (len(clean), len(tainted)) == (1, 2)
 
@@ -283,9 +285,11 @@ def test_calls_on_ones_own_records_are_alike() -> None:
     """Of tools that are declared so; what was said before a taint covers nothing after it."""
     calls = [("cancel", {"order_id": 1}), ("cancel", {"order_id": 2})]
     known: dict[str, Any] = {"own_records": {"cancel"}}
-    keys = {(it, covered(*call, tainted=it, **known)) for call in calls for it in (False, True)}
+    keys = {
+        (it, approval_key(*call, tainted=it, **known)) for call in calls for it in (False, True)
+    }
     assert len(keys) == len({key for _, key in keys}) == 2
-    assert covered("send", {"to": 1}, tainted=True, **known) == covered(
+    assert approval_key("send", {"to": 1}, tainted=True, **known) == approval_key(
         "send", {"to": 1}, tainted=True
     )
 
@@ -362,10 +366,10 @@ def test_where_a_call_leads(url: str, leads: str, *, may_follow: bool) -> None:
 def test_sources_are_shown_as_code() -> None:
     """A host is a stranger's word: it cannot leave its marks, and is cut."""
     origins = [Origin("page", "e`vil\n"), Origin("server", "s" * 200), Origin("quoted", "a:b")]
-    assert policy.sources(origins) == f"the page of `evil`, the server `{'s' * 100}`"
+    assert policy.describe_sources(origins) == f"the page of `evil`, the server `{'s' * 100}`"
     many = [Origin("page", f"{n}.example") for n in range(9)]
-    assert policy.sources(many).endswith(", 4 more")
+    assert policy.describe_sources(many).endswith(", 4 more")
     mine = [Origin("file", "a.txt"), Origin("pasted", "1"), Origin("pasted", "2")]
-    assert policy.sources(mine) == "the file `a.txt`, text that you pasted"
-    assert policy.taints(many)
-    assert not policy.taints([Origin("quoted", "a:b")])
+    assert policy.describe_sources(mine) == "the file `a.txt`, text that you pasted"
+    assert policy.any_taints(many)
+    assert not policy.any_taints([Origin("quoted", "a:b")])

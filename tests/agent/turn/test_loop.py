@@ -126,7 +126,7 @@ class Bench:
         self.caching = CachingSettings()
         self.rests = Rests()
         self.images = Images()
-        self.approval = ApprovalRules(policy.table("never"))
+        self.approval = ApprovalRules(policy.build_table("never"))
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []

@@ -517,7 +517,7 @@ async def test_a_members_earlier_yes_counts_no_more_where_owners_decide(tmp_path
         await chat.say(CONVERSATION, **GROUP | MEMBER)
         await chat.until(lambda: "did it" in chat.texts())
         await chat.gateway.delivery.wait_idle()
-    by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
+    by_owners = ApprovalRules(policy.build_table("side_effects", by_owners=True))
     agent = acting(acts)
     agent = replace(agent, approval=by_owners)
     async with running_quietly(tmp_path, agent, **SHARED) as chat:

@@ -12,7 +12,7 @@ from agent.errors import BadRequest, CredentialsRefused, ModelError, ModelNotFou
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.models.catalog import FREE, ModelFacts, Prices
-from agent.models.factory import choices
+from agent.models.factory import group_by_choice
 from gateway.commands.model import NO_ROOM, choice_of, price_text
 from gateway.pipeline.notices import CONTEXT, fallback_text
 from gateway.storage import schema
@@ -291,8 +291,8 @@ def test_keys_of_one_model_are_one_choice() -> None:
     """Two providers' models of one name have the provider before it."""
     first, second, third = (ScriptedModel([], name="a") for _ in range(3))
     third.provider = "openrouter"
-    assert choices([first, second]) == {"a": [first, second]}
-    assert choices([first, third]) == {"scripted/a": [first], "openrouter/a": [third]}
+    assert group_by_choice([first, second]) == {"a": [first, second]}
+    assert group_by_choice([first, third]) == {"scripted/a": [first], "openrouter/a": [third]}
 
 
 def test_preferring_puts_all_keys_of_a_choice_first() -> None:

@@ -220,7 +220,7 @@ def _json(text: str) -> tuple[Any, int]:
 @asynccontextmanager
 async def attacked(
     home: Path,
-    rules: Sequence[Rule] = policy.table("side_effects"),
+    rules: Sequence[Rule] = policy.build_table("side_effects"),
     own_records: frozenset[str] = frozenset(),
 ) -> AsyncIterator[tuple[World, Running]]:
     """Run a gateway in a world of attackers."""

@@ -13,11 +13,11 @@ from agent.context_engine import Compressed, CompressionRequest, Limits, Node
 from agent.engines.lcm import engine as lcm
 from agent.engines.lcm import nodes
 from agent.engines.lcm.engine import GOAL_SHARE, LcmEngine
-from agent.engines.lcm.nodes import POINTER, Scribe, joined, parted, pressed
+from agent.engines.lcm.nodes import POINTER, Scribe, join_texts, pick_longest, split_text
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message
-from agent.plugins.contracts import problems
+from agent.plugins.contracts import find_problems
 from agent.tokens import estimate_message
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
@@ -66,7 +66,7 @@ def test_the_oldest_messages_become_leaves() -> None:
     """As many as it takes; the newest stay as they are."""
     request = asked(24)
     found = found_of(request)
-    assert problems(found.plan, request) == []
+    assert find_problems(found.plan, request) == []
     assert found.tokens <= request.limits.target_tokens
     assert {node.level for node in found.nodes} == {0}
     assert all(node.tokens < node.source_tokens for node in found.nodes)
@@ -200,7 +200,7 @@ def test_a_full_level_is_condensed_ahead(monkeypatch: pytest.MonkeyPatch) -> Non
     limits = replace(later.limits, threshold=later.tokens / WINDOW)
     swap = replace(later, summarise=never, prepared=ahead, limits=limits)
     found = found_of(swap)
-    assert problems(found.plan, swap) == []
+    assert find_problems(found.plan, swap) == []
     assert [node.level for node in found.nodes] == [1, 0, 0]
     assert found.nodes[0].children == tuple(node.number for node in before.nodes)
 
@@ -213,8 +213,8 @@ def test_what_was_written_ahead_is_kept_as_one_text(said: list[tuple[int, str]])
         told = f"Told: {text}".strip()
         parts.append(Summary(told, first, first + count - 1, source="model"))
         first += count
-    assert parted(joined(parts)) == parts
-    assert parted(None) == []
+    assert split_text(join_texts(parts)) == parts
+    assert split_text(None) == []
 
 
 def test_condensed_notes_hold_the_best_of_all() -> None:
@@ -373,6 +373,6 @@ def test_what_tells_most_of_a_message_is_condensed_first() -> None:
 
     old = [node(1, 40, 1, "x" * 400), node(41, 80, 1, "x" * 400)]
     new = [node(81, 90, 0, "x" * 300), node(91, 99, 0, "x" * 300)]
-    assert pressed([*old, *new]) == slice(2, 4)
-    assert pressed([*old, node(81, 99, 0, "x" * 300)]) == slice(0, 2)
-    assert pressed([old[0], new[0]]) == slice(0, 2)
+    assert pick_longest([*old, *new]) == slice(2, 4)
+    assert pick_longest([*old, node(81, 99, 0, "x" * 300)]) == slice(0, 2)
+    assert pick_longest([old[0], new[0]]) == slice(0, 2)

@@ -19,7 +19,7 @@ from agent.models.openai.mode import (
     ServerMode,
     has_call,
     known_modes,
-    meaning_of,
+    quirk_named_in,
 )
 from agent.models.openai.wire import NOT_ANSWERED
 from agent.settings import ModelSettings
@@ -135,15 +135,15 @@ NOTHING: Quirks = frozenset()
 @pytest.mark.parametrize(("refusal", "quirk"), REFUSALS)
 def test_refusals_are_understood(refusal: str, quirk: Quirk) -> None:
     """In the words of servers and templates."""
-    assert meaning_of(refusal, NOTHING) == quirk
+    assert quirk_named_in(refusal, NOTHING) == quirk
 
 
 def test_every_quirk_has_its_refusal() -> None:
     """What cannot be learned would be dead; OpenAI's own limit is refused by others."""
     limit: Quirks = frozenset({"max_completion_tokens"})
-    assert meaning_of("max_completion_tokens: Extra inputs are not permitted", limit)
+    assert quirk_named_in("max_completion_tokens: Extra inputs are not permitted", limit)
     words = "reasoning_content is missing"
-    assert meaning_of(words, frozenset({"reasoned"})) == "blank_reasoning"
+    assert quirk_named_in(words, frozenset({"reasoned"})) == "blank_reasoning"
     taught = {quirk for _, quirk in REFUSALS} | {"max_tokens", "tool_parser_off"}
     taught |= {"blank_reasoning"}
     assert taught == set(get_args(Quirk))
@@ -166,7 +166,7 @@ def test_every_quirk_has_its_refusal() -> None:
 )
 def test_other_refusals_teach_nothing(refusal: str) -> None:
     """They are met elsewhere."""
-    assert meaning_of(refusal, NOTHING) is None
+    assert quirk_named_in(refusal, NOTHING) is None
 
 
 async def test_a_refusal_is_learned_once_and_kept() -> None:

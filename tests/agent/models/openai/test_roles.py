@@ -22,18 +22,18 @@ from agent.models.openai.wire import (
     BEFORE,
     NOT_ANSWERED,
     SIGNED_BY_NOBODY,
-    by_turns,
-    joined,
+    alternate_roles,
+    apply_quirks,
+    merge_neighbours,
+    move_system_text,
     request_body,
-    shaped,
     short_id,
     with_short_ids,
     with_signature,
     with_single_calls,
-    without_system,
     without_tools,
 )
-from agent.models.refusals import read
+from agent.models.refusals import parse_refusal
 from agent.prompt_caching import CacheLayout
 from agent.turn.loop import OUTCOME_UNKNOWN
 from agent.turn.request import CONTINUE
@@ -127,7 +127,7 @@ def taken_by(template: str, request: ModelRequest, mode: ServerMode) -> dict[str
         try:
             render(template, body)
         except TemplateRefusal as refusal:
-            if not talk.goes_on(read(400, {}, str(refusal))):
+            if not talk.goes_on(parse_refusal(400, {}, str(refusal))):
                 raise
         else:
             talk.settle()
@@ -220,38 +220,41 @@ def test_neighbours_become_one() -> None:
     """Texts with a line between them, pictures as parts; results of tools stay apart."""
     picture = {"role": "user", "content": [PNG]}
     results = [{"role": "tool", "tool_call_id": each, "content": ""} for each in "ab"]
-    assert joined([HELLO, HELLO]) == [{"role": "user", "content": "hello\n\nhello"}]
-    assert joined([HELLO, picture])[0]["content"] == [{"type": "text", "text": "hello"}, PNG]
-    assert joined(results) is results
+    assert merge_neighbours([HELLO, HELLO]) == [{"role": "user", "content": "hello\n\nhello"}]
+    assert merge_neighbours([HELLO, picture])[0]["content"] == [
+        {"type": "text", "text": "hello"},
+        PNG,
+    ]
+    assert merge_neighbours(results) is results
     alone = [HELLO, {"role": "assistant", "content": "x"}]
-    assert joined(alone) is alone
+    assert merge_neighbours(alone) is alone
 
 
 def test_breakpoints_stay_on_their_parts() -> None:
     """A marker of the cache is on the part that it was on."""
     marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
     messages = [{"role": "user", "content": [marked]}, {"role": "user", "content": [PNG]}]
-    assert joined(messages) == [{"role": "user", "content": [marked, PNG]}]
+    assert merge_neighbours(messages) == [{"role": "user", "content": [marked, PNG]}]
 
 
 def test_the_system_prompt_goes_in_front_of_the_question() -> None:
     """Or becomes a question of its own, where none follows."""
     system = {"role": "system", "content": "S."}
     answer = {"role": "assistant", "content": "x"}
-    assert without_system([system, HELLO]) == [{"role": "user", "content": "S.\n\nhello"}]
-    assert without_system([system, answer]) == [{"role": "user", "content": "S."}, answer]
-    assert without_system([HELLO]) == [HELLO]
+    assert move_system_text([system, HELLO]) == [{"role": "user", "content": "S.\n\nhello"}]
+    assert move_system_text([system, answer]) == [{"role": "user", "content": "S."}, answer]
+    assert move_system_text([HELLO]) == [HELLO]
 
 
 def test_an_answer_stands_for_the_one_that_was_not_given() -> None:
     """A question behind the results of tools, and an answer at the very beginning."""
     result = {"role": "tool", "tool_call_id": "a", "content": "r"}
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}
-    assert by_turns([HELLO, call, result, HELLO])[3:] == [
+    assert alternate_roles([HELLO, call, result, HELLO])[3:] == [
         {"role": "assistant", "content": NOT_ANSWERED},
         HELLO,
     ]
-    assert by_turns([call, result])[0] == {"role": "user", "content": BEFORE}
+    assert alternate_roles([call, result])[0] == {"role": "user", "content": BEFORE}
 
 
 def wired_call(call_id: str, **more: Any) -> dict[str, Any]:
@@ -311,8 +314,8 @@ def test_without_quirks_the_messages_are_the_same_list() -> None:
     """Nothing is built anew for a server that takes everything."""
     messages = [HELLO, {"role": "assistant", "content": "x"}]
     nothing: Quirks = frozenset()
-    assert shaped(messages, nothing, join=True) is messages
-    assert shaped([HELLO, HELLO], nothing, join=False) == [HELLO, HELLO]
+    assert apply_quirks(messages, nothing, join=True) is messages
+    assert apply_quirks([HELLO, HELLO], nothing, join=False) == [HELLO, HELLO]
 
 
 @given(messages=views(), tools=st.booleans(), thought=st.booleans())
@@ -364,7 +367,7 @@ def test_gemini_takes_every_request(messages: list[ChatMessage], signs: bool) ->
         try:
             server.check({}, talk.body() | {"stream": True})
         except Refusal as refusal:
-            if not talk.goes_on(read(refusal.fault.status, {}, str(refusal))):
+            if not talk.goes_on(parse_refusal(refusal.fault.status, {}, str(refusal))):
                 raise
         else:
             break

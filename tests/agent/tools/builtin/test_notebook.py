@@ -148,7 +148,7 @@ async def test_each_action_is_one_change(arguments: str, asked: Asked) -> None:
 async def test_a_note_of_a_tainted_turn_carries_its_source() -> None:
     """The prompts in which it stands later have not read what it may come from."""
     book, read = Notes(), Provenance({Origin("page", "a.example")})
-    read.look()
+    read.mark_read()
     parsed = parse_arguments(memory, '{"action": "add", "content": "x"}')
     await memory.run(context(notebook=book, read=read), parsed)
     assert book.asked == [("memory", None, "x [noted after reading the page of `a.example`]")]

@@ -27,12 +27,12 @@ from agent.tools.registry import ToolRegistry
 from agent.tools.sandbox import fetch
 from agent.tools.sandbox.fetch import (
     Resolved,
-    checked,
+    check_addresses,
     is_public,
     is_trusted,
     look_up,
     make_fetch_url,
-    parsed,
+    parse_url,
 )
 from tests.agent.tools.doubles import call, context
 from tests.support.process import free_port
@@ -150,7 +150,9 @@ async def test_html_can_be_had_as_it_is(site: Site) -> None:
 async def test_a_page_of_emojis_is_read() -> None:
     """On its way from the helper process each takes twelve bytes."""
     body = f"<p>{'😀' * 20_000}</p>".encode()
-    page = fetch.WebPage(parsed("http://a.example/"), 200, "text/html", None, body, complete=True)
+    page = fetch.WebPage(
+        parse_url("http://a.example/"), 200, "text/html", None, body, complete=True
+    )
     assert await fetch._text(page, raw=False) == "😀" * 20_000
 
 
@@ -260,7 +262,7 @@ async def test_a_row_about_destinations_holds_for_redirects(site: Site, destinat
     Else an open redirect of a host that may be asked would lead past the row.
     """
     row = Rule(name="mine", then="deny", tool="fetch_url", destination=destination)
-    site.rules = ApprovalRules(policy.table("never", [row]))
+    site.rules = ApprovalRules(policy.build_table("never", [row]))
     site.names["other.example"] = [["127.0.0.1"]]
     outcome = await site.get(site.url(f"to?url={site.url('page', 'other.example')}"))
     is_refused = destination == "new"
@@ -365,7 +367,7 @@ def test_a_type_is_no_place_for_words(written: str) -> None:
 def test_urls_that_are_not_fetched(url: str) -> None:
     """Other schemes, credentials, services beside the web, what is no URL."""
     with pytest.raises(ToolError):
-        is_trusted(parsed(url), ())
+        is_trusted(parse_url(url), ())
 
 
 @pytest.mark.parametrize(
@@ -380,20 +382,20 @@ def test_urls_that_are_not_fetched(url: str) -> None:
 )
 def test_the_operator_names_private_hosts(url: str, *, trusted: bool) -> None:
     """Exactly: a host, or a host with its port."""
-    assert is_trusted(parsed(url), ("Wiki.local", "10.0.0.1:22")) == trusted
+    assert is_trusted(parse_url(url), ("Wiki.local", "10.0.0.1:22")) == trusted
 
 
 def test_one_private_address_is_enough_to_refuse() -> None:
     """A name with both kinds is a trap; what is no address is none."""
-    assert checked("a.example", ["8.8.8.8"], trusted=False) == ["8.8.8.8"]
+    assert check_addresses("a.example", ["8.8.8.8"], trusted=False) == ["8.8.8.8"]
     for addresses in ([], ["8.8.8.8", "10.0.0.1"], ["fe80::1%eth0"], ["nonsense"]):
         with pytest.raises(ToolError):
-            checked("a.example", addresses, trusted=False)
+            check_addresses("a.example", addresses, trusted=False)
 
 
 def test_a_named_host_may_have_private_addresses() -> None:
     """Its operator said so."""
-    assert checked("a.example", ["127.0.0.1"], trusted=True) == ["127.0.0.1"]
+    assert check_addresses("a.example", ["127.0.0.1"], trusted=True) == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("address", PRIVATE)

@@ -263,7 +263,7 @@ async def test_what_reaches_the_network_reads_what_strangers_wrote(
     turn = ToolContext("c1", MemoryReader(), lambda: NOW, workspace=tmp_path)
     tool = make_terminal(ToolSettings(terminal=settings))
     assert "[exit code 0]" in await tool.run(turn, TerminalArguments(command=":", timeout_s=None))
-    assert policy.taints(turn.rights.read.origins) is taints
+    assert policy.any_taints(turn.rights.read.origins) is taints
 
 
 def made(backend: Any = "landlock", **options: Any) -> str:
@@ -398,6 +398,6 @@ def test_signals_are_named() -> None:
     _, limits = Terminal(TerminalSettings(), Sandbox("none", "", {}), 1)._order(
         "x", terminal.Workspace(Path("/x")), 1, is_full=False
     )
-    told = terminal.told(Report(ended="signal", code=9), b"", limits)
+    told = terminal.format_report(Report(ended="signal", code=9), b"", limits)
     assert told == "[ended by signal 9 (SIGKILL)]"
-    assert "(unknown)" in terminal.told(Report(ended="signal", code=99), b"", limits)
+    assert "(unknown)" in terminal.format_report(Report(ended="signal", code=99), b"", limits)
