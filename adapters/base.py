@@ -164,7 +164,6 @@ class Adapter(Protocol):
 
     Attributes:
         idempotent_sends: A row sent twice is shown only once, so no `sending` mark is needed.
-        preview_interval_s: Minimum time between two previews in one chat.
     """
 
     platform: str
@@ -276,8 +275,6 @@ class ChatItem:
     Attributes:
         markdown: Raw Markdown, or the plain text of a user's message.
         notice: Whether it is a notice before the answer.
-        choices: Button labels.
-        ref: The `message_ref` of a user's message.
         taken: Whether it confirms that the answer to a question was accepted, as its buttons do.
         over: Number of a question that ended and loses its buttons; `markdown` is then a note about
             that, not a message.

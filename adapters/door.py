@@ -53,7 +53,6 @@ class LimitReached(Exception):
     """The request exceeds a limit; it had no effect.
 
     Attributes:
-        retry_after_s: Seconds to wait before retrying.
         busy: Whether the server has no capacity now; otherwise the user sent too many requests.
     """
 
@@ -101,8 +100,6 @@ class Requester:
     Attributes:
         address: "" over the Unix socket; behind a trusted proxy, the address it reports.
         secure: Whether the client's connection is encrypted, at least up to a trusted proxy.
-        host: The host name and port that the client requested.
-        proxied: Whether the request came through a trusted proxy.
         session: The secret of the browser's session; "" if there is none.
     """
 

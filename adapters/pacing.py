@@ -42,7 +42,6 @@ class PaceLimits:
         chat_burst: Most messages of a chat in any `chat_burst * chat_interval_s` seconds.
         group_per_min: Messages per minute in one group; None for no limit.
         group_preview_interval_s: Minimum time from any message in a group to a preview there.
-        typing_interval_s: Minimum time between two typing signals in one chat.
         max_wait_s: Longest wait for a budget within one send.
         share: This process's share of the account's and groups' budgets.
     """

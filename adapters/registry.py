@@ -69,7 +69,6 @@ class Credential:
     """A token that an account needs and that its setup requests.
 
     Attributes:
-        key: Key in the account's settings.
         looks_like: A regular expression for the whole token; only used to detect a mixed-up one.
         found_at: The page that shows it.
         steps: Instructions for that page: "Bot, Reset Token".
@@ -111,7 +110,6 @@ class Platform:
         prompt_hint: How the platform displays answers, for the model: "You are in …".
         account: Settings class of one account; None for the built-in chat.
         id_pattern: A regular expression for a whole user id; `chat_pattern` is one for a chat id.
-        id_name: Human-readable name of a user's id.
         sdk: Top-level packages that only this platform's folder may import; their loggers are
             silent below WARNING.
         answers_strangers: Whether to answer a stranger's mention with instructions to get access;

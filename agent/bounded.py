@@ -21,7 +21,7 @@ async def bound(response: httpx2.Response) -> None:
     """
     # A few compressed bytes can expand to gigabytes.
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+        raise httpx2.RemoteProtocolError("the answer is compressed, although not requested")
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         response.stream = _Bounded(response.stream)
 

@@ -34,7 +34,6 @@ class Node:
         number: Numbers the nodes of its conversation from 1.
         level: 0 for a leaf, otherwise one more than its highest child.
         first_seq: Start of its range, which has no gap and includes `last_seq`.
-        tokens: Estimated size of its text.
         source_tokens: Estimated size of the messages or children that it summarises.
         children: Numbers of the nodes that it condenses, in order; their ranges lie within its own.
     """
@@ -170,7 +169,6 @@ class CompressionRequest:
         estimate: On the same scale as `tokens`.
         focus: Topic that gets most of the summary; None to weigh all topics equally.
         summarise: The summary model; None if there is none or it must not be asked now.
-        summary_window: Known window of the summary model, in tokens.
         prepared: A summary written ahead for this view.
         today: ISO 8601 date to note in a summary.
         recall: Becomes `ViewPlan.recall` of a new summary.

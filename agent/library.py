@@ -231,7 +231,7 @@ def _guarded(summarise: Summarise) -> Summarise:
             log.warning("summary_call_failed", error=type(exc).__name__)
             raise SummaryFailed(f"{type(exc).__name__}: {exc}") from exc
         if not isinstance(text, str):
-            raise SummaryFailed(f"the summary is no text but {type(text).__name__}")
+            raise SummaryFailed(f"the summary is not text but {type(text).__name__}")
         return text
 
     return ask

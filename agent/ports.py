@@ -335,7 +335,6 @@ class Inquiry:
         definition: For an approval, a digest of the tool as offered to the model and of the covered
             calls: the approval does not extend to another tool of this name.
         askable: Whether the question can be shown; otherwise only a standing approval counts.
-        for_owners: Whether only owners may approve.
         decision: The reason for an approval; None for a question from the agent.
     """
 

@@ -218,7 +218,7 @@ class PolicySettings(Section):
     def _rows_that_may_go(cls, without: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [name for name in without if name not in TAINTED_ROWS]:
             known = ", ".join(TAINTED_ROWS)
-            raise ValueError(f"{unknown[0]!r} is none of the rows that may be left out: {known}")
+            raise ValueError(f"{unknown[0]!r} is not a default row that can be removed: {known}")
         return without
 
 

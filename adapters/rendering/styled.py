@@ -117,10 +117,7 @@ class _Frame:
     """A block that contains other blocks.
 
     Attributes:
-        indent: Prefix of each line inside the block.
         item: The number of the list's next item; None for bullets.
-        item_break: Separator between the items of a list.
-        before: The most recent block inside.
     """
 
     marks: Styles = NO_STYLES

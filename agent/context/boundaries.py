@@ -29,10 +29,8 @@ class Boundaries:
     """Head, middle and tail of a view.
 
     Attributes:
-        head_end: First position after the head.
         tail_start: First position of the tail; the middle lies between.
         pinned: Positions in the middle that stay in the view.
-        role: Role of the summary message.
     """
 
     head_end: int

@@ -70,7 +70,6 @@ class CompactionRules:
         enabled: `compression.enabled`; if False, the view is compacted only after a provider's
             refusal.
         summariser: None if no model writes summaries.
-        spending: Budgets for summaries.
         recall: Hint in a new summary on how to recall more (`agent.view.view.recall_text`).
     """
 
@@ -86,11 +85,8 @@ class Planner:
 
     Attributes:
         engine: Decides when and how to compact; belongs to this turn alone.
-        session_id: The current segment.
         watch: Notified when a compaction changes the sent prefix.
-        calls: Number of model calls in the turn so far.
         overflows: Number of times the view was refused as too large.
-        pressed: Whether pressure was reported.
     """
 
     engine: ContextEngine
@@ -413,7 +409,6 @@ async def write_ahead(
     """Write the summary of a later compaction of this view; return None if nothing would be cut.
 
     Args:
-        limits: Limits of the answering model.
         calls: Closed when this returns.
         write: The engine's `prepare`.
 

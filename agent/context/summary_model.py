@@ -69,7 +69,6 @@ class Summariser:
         now: The clock of the limit, in seconds.
         wait: Blocks a thread for up to the given seconds until a call ends; then raises
             TimeoutError.
-        rests: The models that are not asked for a while.
     """
 
     models: Sequence[ChatModel]
@@ -140,7 +139,6 @@ class SummaryCalls:
 
     Attributes:
         model: Name of the model that answered last.
-        failure: Failure of the last call that failed.
         spent: Billed calls in order of completion; complete once `close` has returned.
     """
 
@@ -322,7 +320,7 @@ class SummaryCalls:
         """Cancel the running call and record its cost: the provider bills the input."""
         if self._running is not None:
             self._running.cancel()
-        # Of two concurrent threads only one finds it.
+        # Two threads may get here; only one of them finds the call.
         with suppress(IndexError):
             self.spent.append(self._pending.pop()())
 

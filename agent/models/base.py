@@ -102,7 +102,6 @@ class ChatModel(Protocol):
 
     Attributes:
         provider: "anthropic", "openai", "offline", …
-        name: The provider's name of the model.
         label: The name in logs; distinct for each key of one model.
         context_length: Window size in tokens; shrinks if a refusal names a smaller one.
         cache_layout: Layout of prompt-cache breakpoints; None if the model accepts none.
@@ -189,7 +188,7 @@ def checked_key(text: str) -> str:
     """Return the key if an HTTP header can carry it; otherwise raise SecretUnreadable."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()):
-        raise SecretUnreadable("has characters that no key has")
+        raise SecretUnreadable("has characters that no key can have")
     return text
 
 

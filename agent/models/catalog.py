@@ -33,10 +33,8 @@ class ProviderFacts(NamedTuple):
 
     Attributes:
         owner: Company that issues the keys, as in "Anthropic".
-        key_variable: Environment variable of the key.
         key_shape: Prefix of its keys; empty if they have none in common.
         base_url: Default address of its servers; `model.base_url` overrides it.
-        api: API that its models speak.
         example: A model name, for providers without a default model.
     """
 
@@ -105,7 +103,6 @@ class ModelFacts:
     Attributes:
         name: As spelled in the table.
         context_length: Window size in tokens.
-        max_output_tokens: Most output tokens that one call may request.
         min_cache_tokens: Shorter prefixes are silently not cached.
         source: Origin of the values and the date they were read.
     """

@@ -43,9 +43,7 @@ class AnswerDraft:
     of the request.
 
     Attributes:
-        calls: Tool calls in order of appearance.
         opaque_calls: Provider-specific fields of finished calls, by call id.
-        filter: Separates thoughts from the text.
     """
 
     def __init__(

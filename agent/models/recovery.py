@@ -115,7 +115,6 @@ class Rests:
 
     Attributes:
         newest: The last failure of any kind of each model that has not answered since, by label.
-        failing: The failing models, by label.
         answered: Labels of models whose newest call was answered.
         accepted: Labels of models whose key was last accepted, with or without an answer.
     """

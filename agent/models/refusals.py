@@ -192,7 +192,6 @@ class Refusal:
         text: All other texts. They may repeat the request: use only for matching, shortened in the
             log.
         is_page: Whether it was HTML, which is useless in a log.
-        is_moderated: Whether OpenRouter's moderation flagged the input.
         waits: The headers, or the wait requested in the body.
     """
 

@@ -297,7 +297,7 @@ def _breakpoints(blocks: Sequence[Block]) -> list[int]:
         lives.append(LIFETIMES_S[ttl])
     # Rule 2: the API refuses a longer lifetime after a shorter one.
     if lives != sorted(lives, reverse=True):
-        raise BillingError("a breakpoint for an hour stands behind one for 5 minutes")
+        raise BillingError("a 1-hour breakpoint follows a 5-minute one")
     return marks
 
 

@@ -127,7 +127,7 @@ def _tool_problems(tool: Any) -> Iterator[str]:
     if tool.effect not in get_args(Effect):
         yield f"its effect is {tool.effect!r}, not one of {', '.join(get_args(Effect))}"
     if not callable(tool.run):
-        yield "its run is no function"
+        yield "its run is not a function"
     if not (isinstance(tool.timeout_s, int | float) and 0 < tool.timeout_s <= MAX_TIMEOUT_S):
         yield f"its timeout_s is {tool.timeout_s!r}, not between 0 and {MAX_TIMEOUT_S:g}"
     if not (isinstance(tool.arguments, type) and issubclass(tool.arguments, BaseModel)):

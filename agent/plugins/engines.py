@@ -185,7 +185,6 @@ def engine_tools(
 
     Args:
         offered: `ContextEngine.get_tool_schemas()`.
-        limit_s: Timeout of a call.
     """
     caller, tools = Caller("context engine", limit_s), dict[str, Tool]()
     for schema in offered:

@@ -271,7 +271,7 @@ def load_engine(folder: Found, options: Mapping[str, Any]) -> type[ContextEngine
     if not _has_registered(module, registry):
         engines = list(dict.fromkeys(own for own in vars(module).values() if _is_own(own, module)))
     if registry.tools or registry.providers or registry.hooks:
-        raise PluginRefused(f"what lies in {ENGINES} can offer an engine alone")
+        raise PluginRefused(f"a plugin in {ENGINES} can only offer an engine")
     if len(engines) != 1:
         names = ", ".join(sorted(str(getattr(each, "__name__", each)) for each in engines))
         rule = "it must offer exactly one engine, by register() or alone"

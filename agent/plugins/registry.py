@@ -144,7 +144,7 @@ class PluginRegistry:
         if name not in HOOKS:
             raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
         if not callable(hook):
-            raise PluginRefused(f"the hook {name} is no function: {hook!r}")
+            raise PluginRefused(f"the hook {name} is not a function: {hook!r}")
         self.hooks.setdefault(name, []).append(hook)
 
     def register_context_engine(self, engine: type[ContextEngine]) -> None:
@@ -196,7 +196,7 @@ class ListEngine(ContextEngine):
         if not isinstance(returned, list) or not returned:
             raise ResultRefused(f"it returned {type(returned).__name__}, not a list of messages")
         if not all(map(_is_message, returned)):
-            raise ResultRefused("it returned a list with something that is no message")
+            raise ResultRefused("it returned a list that contains something other than messages")
         return _compressed(request, given, returned)
 
     @override
@@ -370,7 +370,6 @@ class TurnHooks:
 
     Attributes:
         guarded: Whether only senders who may act can use a tool (`ToolRegistry.restricted`).
-        left_out: Names of the plugins that have failed.
     """
 
     plugins: Plugins

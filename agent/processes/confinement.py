@@ -201,9 +201,7 @@ def confine(
     """Confine this process and its descendants forever.
 
     Args:
-        writable: Directories and files that can be read and written.
-        readable: More that can be read, and executed.
-        network: Whether it may use the machine's network.
+        readable: Paths that can only be read and executed.
         growing: Whether it may create files, or only delete.
         apart: Whether namespaces already hide the rest of the machine: then Landlock, if available,
             is a second barrier, and file modes cannot expose other users' files.
@@ -225,7 +223,6 @@ def confine(
 
 
 def _drop_capabilities() -> None:
-    """Drop the capabilities of root."""
     # Fails if the kernel knows no further capability, or the process has none to drop.
     with suppress(OSError):
         for capability in range(_LAST_CAPABILITY + 1):

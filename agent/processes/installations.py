@@ -45,7 +45,6 @@ def of_program(
         file: An absolute path.
         path: Folders in which a script finds its interpreter, as in PATH.
         home: PARLEY_HOME.
-        writable: Folders that the program can write.
     """
     closed = [home, *writable]
     found: list[Path] = []

@@ -251,7 +251,6 @@ def _first_words(told: int, lifeline: int) -> bytes:
 
 
 def _prepare(order: ProgramOrder, telling: int) -> None:
-    """Prepare the process that will become the program."""
     descent.die_with_parent()
     try:
         if order.limits is not None:

@@ -47,8 +47,7 @@ class Walls:
     Attributes:
         backend: `none`: unconfined, with all of Parley's rights.
         directory: Its working directory; empty for the starting process's.
-        readable: More directories and files that it can read and execute.
-        writable: Directories and files that it can read and write.
+        readable: Directories and files that it can only read and execute.
         growing: Whether it can create files, or only delete.
         network: Whether it has the machine's whole network, or none.
     """

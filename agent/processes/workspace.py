@@ -33,10 +33,10 @@ _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 def components(path: str) -> tuple[str, ...]:
     """Split a relative path into names; raise a ToolError if it is absolute or leads upwards."""
     if path.startswith("/"):
-        raise ToolError("paths begin in the workspace: leave the first / out")
+        raise ToolError("paths are relative to the workspace: omit the leading /")
     names = tuple(name for name in path.split("/") if name not in {"", "."})
     if ".." in names:
-        raise ToolError("a path cannot lead upwards (..)")
+        raise ToolError("a path must not leave the workspace (..)")
     if "\0" in path or _size(path) > MAX_PATH_BYTES or len(names) > MAX_DEPTH:
         raise ToolError("this path cannot be used: it is too long, too deep, or has a NUL")
     if any(_size(name) > MAX_NAME_BYTES for name in names):
@@ -67,7 +67,7 @@ class Workspace:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
-            raise ToolError(f"the workspace cannot be made: {exc.strerror}") from exc
+            raise ToolError(f"the workspace cannot be created: {exc.strerror}") from exc
 
     @contextmanager
     def directory(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
@@ -256,7 +256,7 @@ def _replaceable(folder: int, name: str, path: str) -> int:
     except FileNotFoundError:
         return 0o600
     if not stat.S_ISREG(found.st_mode):
-        raise ToolError(f"{path!r} is there and is not a regular file")
+        raise ToolError(f"{path!r} exists and is not a regular file")
     return stat.S_IMODE(found.st_mode) & 0o777
 
 

@@ -154,7 +154,7 @@ class SkillShelf:
 def check_name(name: str) -> None:
     """Raise `ToolError` if the text is not a valid skill name."""
     if not _NAME.fullmatch(name):
-        raise ToolError(f"{name!r} is no name of a skill: small letters, digits and hyphens only")
+        raise ToolError(f"{name!r} is not a skill name: use lower-case letters, digits and hyphens")
 
 
 def parse_skill(text: str, name: str) -> Skill:

@@ -68,13 +68,9 @@ class PromptFacts:
     """Inputs to the system prompt of one conversation.
 
     Attributes:
-        provider: As in the settings.
-        tools: Names of the tools that the model may call.
         identity: SOUL.md, in place of `IDENTITY`.
         profile: USER.md; None if it does not apply to this conversation.
-        external: Texts of memory providers.
         context_file: The first of AGENTS.md, … found in the workspace.
-        notes: The notes of the conversation's scope, in order.
         session: Id of the root segment, which began on the ISO 8601 date `started`.
         platform_hint: The chat and how it displays answers, as text after "You are in".
         shared: Whether multiple people write in the chat.

@@ -145,7 +145,6 @@ class ToolContext:
 
     Attributes:
         clock: Returns the current time, timezone-aware.
-        files: Accepts files to send with the answer.
         workspace: The conversation's own directory, for tools that access files.
         services: For Parley's own tools only.
     """

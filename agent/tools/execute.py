@@ -71,8 +71,6 @@ async def run_calls(
 
 @dataclass(slots=True)
 class _Batch:
-    """The calls of one message while they run."""
-
     gate: Gate
     journal: TurnJournal
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))

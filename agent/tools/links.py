@@ -136,7 +136,6 @@ class Trail:
     """The addresses that a turn knows or has visited; shared with its delegated children.
 
     Attributes:
-        named: Addresses named in people's messages.
         links: Links of fetched pages, each with its page's host.
         followed: Number of links fetched without approval.
         recalled: Whether a tool has returned outside content.

@@ -186,7 +186,6 @@ class TurnPorts:
     """The gateway's side of one turn.
 
     Attributes:
-        sink: Shows the growing answer.
         tools: Returns the context of the turn's tools; called at the first tool call.
         on_trouble: Receives a failure before the wait for the next attempt; None if an answer
             trickles.

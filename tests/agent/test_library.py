@@ -172,7 +172,7 @@ def test_an_answer_that_is_no_text_is_a_failed_summary(answer: Any) -> None:
     """Clients return all kinds of things."""
     result = compact(long_talk(), summarise=lambda _prompt, _most: answer)
     assert result.level == "extract"
-    assert result.failure == f"the summary is no text but {type(answer).__name__}"
+    assert result.failure == f"the summary is not text but {type(answer).__name__}"
 
 
 @pytest.mark.parametrize("summarise", [None, Writer(GOOD)])

@@ -140,8 +140,6 @@ def with_outlines(request: CompressionRequest, sizes: Sizes) -> CompressionReque
 
 @dataclass(slots=True)
 class _Compaction:
-    """One compaction in progress."""
-
     request: CompressionRequest
     sizes: Sizes
     frontier: Frontier

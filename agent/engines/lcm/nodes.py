@@ -49,7 +49,6 @@ class Frontier:
     Attributes:
         shown: One summary for each node of the frontier.
         nodes: Nodes made since the current plan, in order of number.
-        last_number: Highest node number of the conversation.
         orphans: Pinned messages in view that a node covers without summarising them, because
             another engine wrote its summary.
         cut: The new head and tail; None while the current plan's apply.
@@ -144,7 +143,6 @@ class Run:
     """Messages that become a leaf, which covers the range `first_seq` to `last_seq`.
 
     Attributes:
-        cut: The cut around the run.
         before: Messages that leave a shrinking head: a leaf in front of all others.
     """
 

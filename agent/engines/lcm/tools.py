@@ -152,7 +152,7 @@ def _compiled(text: str) -> Any:
     try:
         return regex.compile(text, regex.IGNORECASE)
     except (regex.error, RecursionError, OverflowError) as exc:
-        raise ToolError(f"the pattern is no regular expression: {exc}") from exc
+        raise ToolError(f"the pattern is not a regular expression: {exc}") from exc
 
 
 def _matches(pattern: Any, text: str, deadline: float) -> bool:

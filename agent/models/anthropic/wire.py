@@ -180,7 +180,6 @@ def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
     """Return the blocks of an assistant message with its thinking at its original positions.
 
     Args:
-        message: The message as stored.
         said: Its text and tool_use blocks in wire order; not modified. A text block with thinking
             in the middle is split, and its marker stays with the second half.
     """

@@ -191,7 +191,6 @@ class OpenAIServerModel(ApiModel):
     `base_url` ends in /v1; most local servers need no key.
 
     Attributes:
-        path: Path of the API, relative to the base URL.
         ends: Event types that end an answer in an API without `[DONE]`.
     """
 

@@ -164,7 +164,6 @@ class ServerMode:
     """The form and the size limits of requests to one server and model.
 
     Attributes:
-        server: Name of the server and model in the log.
         usual: Quirks known without a refusal.
         now: Clock in seconds since the epoch.
     """

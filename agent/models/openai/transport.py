@@ -98,7 +98,7 @@ class JsonServer:
         ) as answer:
             # A few compressed bytes can expand to gigabytes.
             if answer.headers.get("Content-Encoding", "identity") != "identity":
-                raise Unreadable("the answer is compressed, which was not asked for")
+                raise Unreadable("the answer is compressed, although not requested")
             if answer.status >= _FIRST_ERROR:
                 body = await _whole(answer.content.iter_any())
                 raise ServerError(refusals.parse_refusal(answer.status, answer.headers, body))

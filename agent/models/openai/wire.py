@@ -85,7 +85,6 @@ def request_body(
     Args:
         layout: "envelope" if the model takes breakpoints; otherwise markers are omitted.
         origin: The receiving server, see `origin_of`; "" omits opaque fields.
-        quirks: Deviations of the server from the usual form.
         join: Whether to merge consecutive messages of one role: many models' templates reject
             consecutive questions or silently drop one.
     """
@@ -318,7 +317,6 @@ def merge_neighbours(messages: list[Fields]) -> list[Fields]:
 
 
 def _together(one: Fields, other: Fields) -> Fields:
-    """Join two messages of one role."""
     return {**one, **other, "content": _both(one.get("content"), other.get("content"))}
 
 

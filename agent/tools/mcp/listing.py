@@ -82,7 +82,6 @@ def build_listing(
     Args:
         definitions: As sent by the server, unchecked.
         allowed: Names of the wanted tools, None for all. Others are omitted without mention.
-        read_only: Names of tools without side effects.
     """
     definitions = list(definitions)[:MAX_DEFINITIONS]
     own = frozenset(map(_name, definitions))

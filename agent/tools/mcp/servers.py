@@ -95,8 +95,6 @@ async def mcp_tools(
 
 
 class _StartedTools(ServedTools):
-    """The tools of the started servers."""
-
     started: Sequence["Server"] = ()
 
     @classmethod

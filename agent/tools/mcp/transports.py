@@ -238,7 +238,6 @@ def environment(server: McpServerSettings, walls: Walls | None = None) -> dict[s
 async def _read(
     name: str, lines: asyncio.StreamReader, into: MemoryObjectSendStream[Incoming]
 ) -> None:
-    """Forward one message per line."""
     with into:
         try:
             while line := await lines.readline():

@@ -205,7 +205,6 @@ class Fetcher:
 
 
 async def _read(response: aiohttp.ClientResponse) -> WebPage:
-    """Read the decompressed body up to the limit."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
@@ -305,7 +304,7 @@ def is_trusted(url: URL, allow_hosts: Collection[str]) -> bool:
         raise ToolError("a URL with a user name or password is not fetched")
     trusted = bool({host, f"{host}:{port}"} & {each.lower() for each in allow_hosts})
     if not trusted and port not in _PORTS and port < 1024:
-        raise ToolError(f"port {port} is not fetched from")
+        raise ToolError(f"port {port} is not allowed")
     return trusted
 
 

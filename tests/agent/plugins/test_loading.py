@@ -166,7 +166,7 @@ def test_nothing_runs_that_is_not_enabled(tmp_path: Path, monkeypatch: pytest.Mo
             r"register\(\) failed: SystemExit: bye",
         ),
         ("def register(it): it.register_hook('pre_tool_cal', print)", "no hook 'pre_tool_cal'"),
-        ("def register(it): it.register_hook('pre_tool_call', 7)", "is no function: 7"),
+        ("def register(it): it.register_hook('pre_tool_call', 7)", "is not a function: 7"),
         ("def register(it): it.register_memory_provider(7)", "7 is not a class derived"),
         (FULL + "    registry.options.clear()", "failed: KeyError: 'where'"),
         (FULL.replace('name = "diary"', "pass"), "Diary has no class attribute name"),
@@ -529,7 +529,7 @@ def test_a_plugin_yaml_that_does_not_fit_is_refused(tmp_path: Path, about: str) 
         ),
         (
             engine_source("mine") + "def register(registry): registry.register_tool('any')",
-            "can offer an engine alone",
+            "can only offer an engine",
         ),
         ("register = 'no function'", "it must offer exactly one engine"),
     ],

@@ -204,7 +204,7 @@ class Unserialisable(BaseModel):
         ({"name": 7}, "in its name only letters"),
         ({"description": " "}, "no description"),
         ({"effect": "write"}, "its effect is 'write'"),
-        ({"run": None}, "its run is no function"),
+        ({"run": None}, "its run is not a function"),
         ({"timeout_s": 0}, "its timeout_s is 0"),
         ({"timeout_s": "1"}, "its timeout_s is '1'"),
         ({"arguments": dict}, "no class derived from pydantic"),

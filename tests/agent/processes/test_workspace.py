@@ -194,7 +194,7 @@ def test_a_failed_write_leaves_nothing(space: Workspace, monkeypatch: pytest.Mon
 def test_a_workspace_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     """A file is in its place."""
     (tmp_path / "ws").write_text("")
-    with pytest.raises(ToolError, match="cannot be made"):
+    with pytest.raises(ToolError, match="cannot be created"):
         Workspace(tmp_path / "ws").write("x", b"", max_bytes=10)
 
 

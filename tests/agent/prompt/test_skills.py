@@ -141,7 +141,7 @@ def test_names_are_checked(shelf: SkillShelf, name: str) -> None:
         lambda: shelf.write(name, skill_text(), new=True),
         lambda: shelf.remove(name),
     ):
-        with pytest.raises(ToolError, match="is no name of a skill"):
+        with pytest.raises(ToolError, match="is not a skill name"):
             act()
 
 

@@ -249,7 +249,7 @@ async def test_a_key_that_no_header_can_carry(tmp_path: Path, rotation_of: Rotat
         done = await rotation.reload()
         assert (done.renewed, done.restart) == ((), ())
         [line] = done.unreadable
-        assert line == f"model.api_key: file:{tmp_path}/key has characters that no key has"
+        assert line == f"model.api_key: file:{tmp_path}/key has characters that no key can have"
         assert settings.model.api_key is not None
         assert settings.model.api_key.get_secret_value() == OLD
 
