@@ -369,7 +369,7 @@ class ToolSettings(Section):
     approval_valid_s: Annotated[float, "live"] = Field(default=86_400, gt=0)
     policy: PolicySettings = PolicySettings()
     output: OutputSettings = OutputSettings()
-    # Programs that are already started.
+    # Servers whose programs are already running.
     mcp: Annotated[dict[McpServerName, McpServerSettings], "restart"] = {}
     workspace: WorkspaceSettings = WorkspaceSettings()
     sandbox: SandboxSettings = SandboxSettings()

@@ -2,8 +2,8 @@
 
 The loop calls it before every model call (`keep_within`) and when a provider refuses a request as
 too large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine,
-one
-meter and one state, which is committed with the compaction. `fit` adapts the view to a fallback.
+one meter and one state, which is committed with the compaction. `fit` adapts the view to a
+fallback.
 """
 
 import asyncio

@@ -93,8 +93,8 @@ class MemoryProvider(ABC):
         """Return memories relevant to the question; empty if there are none.
 
         Called once before a turn, which waits at most `HOOK_S` for it. Return only what was stored
-        under
-        `query.scope`. A plain text counts as drawn from everything ever read or said in that scope.
+        under `query.scope`. A plain text counts as drawn from everything ever read or said in that
+        scope.
         """
 
     async def store(self, exchange: Exchange) -> None:  # noqa: B027 - not all remember by themselves

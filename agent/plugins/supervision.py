@@ -1,9 +1,9 @@
 """Run plugin code so that its mistakes cost one call but never the turn.
 
 Async functions run on Parley's event loop, all others in separate threads; each has a time limit
-and
-gets copies. A failing function raises one exception, a tool has one outcome. If an engine fails, or
-its plan violates the contract (agent/plugins/contracts.py), the built-in compressor takes over.
+and gets copies. A failing function raises one exception, a tool has one outcome. If an engine
+fails, or its plan violates the contract (agent/plugins/contracts.py), the built-in compressor takes
+over.
 
 This protects against mistakes, not malice: a plugin has all rights of the process.
 """

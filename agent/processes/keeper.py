@@ -9,8 +9,8 @@ SIGTERM, before it is killed. A command of the tool `terminal` has limits; when 
 is killed with all its descendants. The beginning and the end of its output are kept.
 
 The lifeline carries one line of JSON in (`ProgramOrder`) and a `StartAnswer` line out; for a
-command
-a `Report` follows, with the kept output on stdout. The module uses only the standard library.
+command a `Report` follows, with the kept output on stdout. The module uses only the standard
+library.
 """
 
 import json

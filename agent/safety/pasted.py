@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 BLOCK_LINES = 3
 BLOCK_CHARS = 400
-"""Blocks with at least this many lines, or more than these characters, count as pasted."""
+"""Blocks with at least `BLOCK_LINES` lines or more characters than this can be pasted text."""
 _FENCE = re.compile(r"\s*(?:`{3,}(?!.*`)|~{3,})")
 _QUOTE = re.compile(r"\s*[>\uff1e]|\s*`{3,}.*`")
 # "From: …", "Gesendet am: …"; a line of dashes precedes forwarded text.

@@ -437,8 +437,8 @@ class MaskedSink:
     """`agent.models.base.TextSink`: shows a growing answer without configured secrets.
 
     A secret may arrive in several pieces: a possible beginning is held back until the next piece.
-    It may
-    begin in `before`, the text of the call that this one continues, which is not shown again.
+    It may begin in `before`, the text of the call that this one continues, which is not shown
+    again.
     """
 
     def __init__(self, sink: TextSink, redactor: Redactor, before: str = "") -> None:

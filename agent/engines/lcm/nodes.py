@@ -5,8 +5,8 @@ a level; it is immutable, and each step returns a new one.
 
 A node's text is written in up to three steps, each shorter and more reliable than the previous one:
 a model preserves details; asked again, it writes bullets of half the length; if no answer is
-usable,
-the extractor writes the text. A text that is not shorter than its source is replaced by a pointer.
+usable, the extractor writes the text. A text that is not shorter than its source is replaced by a
+pointer.
 """
 
 import math

@@ -77,8 +77,8 @@ class JsonServer:
         """Make a request and yield the parsed events of its answer, which may be of any type.
 
         Leaving the context before the last event closes the connection. `ends` lists the final
-        event types
-        of an API without `[DONE]`. Raises the errors of `ask`, also while events are read.
+        event types of an API without `[DONE]`. Raises the errors of `ask`, also while events are
+        read.
         """
         async with self._answer(path, body) as answer:
             yield events_of(answer.content.iter_any(), ends)

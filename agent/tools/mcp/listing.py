@@ -5,10 +5,10 @@ refuse or whose name is ambiguous is skipped with the reason. Pure functions: th
 give the same bytes, in any order of the server's list.
 
 A description should describe its own tool. If it names other servers' tools or locations of
-secrets,
-or contains a passage between tags, an owner must review it first. These rules work in any language;
-only references to "all other tools" are recognized in English alone. The threat scan complements
-them. Both read the description and the whole schema together, to find instructions split in pieces.
+secrets, or contains a passage between tags, an owner must review it first. These rules work in any
+language; only references to "all other tools" are recognized in English alone. The threat scan
+complements them. Both read the description and the whole schema together, to find instructions
+split in pieces.
 
 The server validates a call's arguments: its patterns could block this process for hours.
 """

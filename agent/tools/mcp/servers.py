@@ -2,8 +2,8 @@
 
 The list of tools is built once at start-up: requests must start with the same bytes while the
 gateway runs. A server that is unavailable then keeps the tools of its last start; new tools are
-used
-after the next start. Lost connections are re-established. This module converts results to text.
+used after the next start. Lost connections are re-established. This module converts results to
+text.
 """
 
 import asyncio
