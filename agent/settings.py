@@ -141,7 +141,7 @@ class AuxiliarySettings(Section):
     """
 
     compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
-    # The memory's reader is created at start-up.
+    # Needs a restart: the memory's reader is created at start-up.
     memory: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
     embeddings: Annotated[AuxiliaryModelSettings, "restart"] = AuxiliaryModelSettings()
 
@@ -179,7 +179,7 @@ class OutputSettings(Section):
 class WorkspaceSettings(Section):
     """The tools' directories, one per conversation; `root` null: PARLEY_HOME/workspaces."""
 
-    # Running confined programs have directories below it.
+    # Needs a restart: running confined programs have directories below it.
     root: Annotated[Path | None, "restart"] = None
 
 
@@ -369,7 +369,7 @@ class ToolSettings(Section):
     approval_valid_s: Annotated[float, "live"] = Field(default=86_400, gt=0)
     policy: PolicySettings = PolicySettings()
     output: OutputSettings = OutputSettings()
-    # Servers whose programs are already running.
+    # Needs a restart: the servers' programs are already running.
     mcp: Annotated[dict[McpServerName, McpServerSettings], "restart"] = {}
     workspace: WorkspaceSettings = WorkspaceSettings()
     sandbox: SandboxSettings = SandboxSettings()
