@@ -318,7 +318,7 @@ def quoted_lines(lines: list[str]) -> str:
     return "\n".join(f"> {line}" for line in lines)
 
 
-def other_authors(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
+def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
     """Return the unique authors in a message, except the known ones: its sender and the bot.
 
     An author is None if the platform does not identify one.

@@ -22,7 +22,7 @@ from adapters.messages import (
     describe_flaw,
     file_kind,
     file_name,
-    other_authors,
+    others,
     poison,
     quote,
     quoted_lines,
@@ -315,9 +315,7 @@ def _inbound(data: Any, message: Message, reading: Reading, *, edited: bool) -> 
         message_ref=message.id,
         kind="edit" if edited else "message",
         attachments=files,
-        authors=other_authors(
-            [*authors, *(author for file in files for author in file.authors)], known
-        ),
+        authors=others([*authors, *(author for file in files for author in file.authors)], known),
         unreadable=_unreadable(message, text, files),
         addressed=addressed,
     )
@@ -415,7 +413,7 @@ def _files(message: Message, known: Collection[str], *, of_replied: bool) -> tup
     forwarded = (file for it in message.forwarded for file in it.attachments)
     found += [(file, message.id, unknown) for file in forwarded]
     if of_replied and replied is not None and replied.id is not None and message.content.strip():
-        author = other_authors([replied.author.id if replied.author else None], known)
+        author = others([replied.author.id if replied.author else None], known)
         found += [(file, replied.id, author) for file in replied.attachments]
         found += [
             (file, replied.id, unknown) for it in replied.forwarded for file in it.attachments

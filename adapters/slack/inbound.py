@@ -29,7 +29,7 @@ from adapters.messages import (
     WirePart,
     describe_flaw,
     file_kind,
-    other_authors,
+    others,
     poison,
     quote,
     raw_json,
@@ -231,7 +231,7 @@ def _inbound(
             mime=file.mimetype,
             size_bytes=file.size,
             ref=file.id,
-            authors=other_authors(authors, known),
+            authors=others(authors, known),
         )
         for authors, file in files
         if file.id and not file.is_external and file.mode not in _GONE_FILES
@@ -255,7 +255,7 @@ def _inbound(
         message_ref=message.ts,
         kind="message" if edit is None else "edit",
         attachments=attachments,
-        authors=other_authors(_authors(message, text, attachments), known),
+        authors=others(_authors(message, text, attachments), known),
         unreadable=unreadable,
         addressed=addressed,
     )

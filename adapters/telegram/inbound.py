@@ -23,7 +23,7 @@ from adapters.messages import (
     file_kind,
     file_name,
     filled,
-    other_authors,
+    others,
     quote,
     quoted_lines,
     raw_json,
@@ -147,7 +147,7 @@ def _message(
         message_ref=str(message.message_id),
         kind="edit" if is_edit else "message",
         attachments=files,
-        authors=other_authors(_authors(message, bot, files), known),
+        authors=others(_authors(message, bot, files), known),
         unreadable=unreadable(content, message),
         addressed=told,
     )
@@ -196,11 +196,11 @@ def _speaker(message: Message, reading: Reading) -> tuple[str, str] | None:
 
 def _files(message: Message, told: Addressing, known: set[str]) -> tuple[Attachment, ...]:
     """Return a message's file, or else the file of the message it replies to."""
-    if own := attachments(message, other_authors(_origins(message), known)):
+    if own := attachments(message, others(_origins(message), known)):
         return own
     if told != "direct" or not message.words.strip() or message.words.startswith("/"):
         return ()
-    return attachments(message.reply_to_message, other_authors(_authors_replied_to(message), known))
+    return attachments(message.reply_to_message, others(_authors_replied_to(message), known))
 
 
 def _authors(message: Message, bot: BotIdentity, files: tuple[Attachment, ...]) -> list[str | None]:

@@ -57,7 +57,6 @@ class Provenance:
         trail: The addresses that the turn knows or has visited.
         may_follow: Ids of the newest calls that may follow a link found on a page.
         recalled: Whether the model had read recalled content when it wrote the newest calls.
-        past: The taints of earlier messages.
     """
 
     origins: set[Origin] = field(default_factory=set)

@@ -137,7 +137,6 @@ class Trail:
 
     Attributes:
         links: Links of fetched pages, each with its page's host.
-        followed: Number of links fetched without approval.
         recalled: Whether a tool has returned outside content.
     """
 

@@ -314,7 +314,6 @@ class ServerState:
         problem: Reason why it is not connected; None if it is.
         said: The last stderr output of a program that is not connected.
         remembered: Whether its tools come from an earlier start.
-        skipped: Names of skipped tools, with reasons.
         is_confined: Whether its program runs confined; None for a server without a program.
     """
 

@@ -231,7 +231,7 @@ def test_caches_do_not_share() -> None:
     ("blocks", "complaint"),
     [
         (up_to(6, 0, 1, 2, 3, 4), "5 breakpoints"),
-        (request(range(4), marks={1: "5m", 3: "1h"}), "for an hour"),
+        (request(range(4), marks={1: "5m", 3: "1h"}), "1-hour breakpoint"),
         (request(range(4), marks={3: "2h"}), "ttl"),
         (request(range(4), marks={3: "5m"}, kind="thinking"), "thinking"),
     ],

@@ -188,9 +188,9 @@ def test_the_same_list_is_no_plan() -> None:
         (None, "NoneType, not a list"),
         ([], "not a list"),
         ("text", "str, not a list"),
-        ([1], "no message"),
-        ([{"content": "x"}], "no message"),
-        ([{"role": "user", "content": 7}], "no message"),
+        ([1], "other than messages"),
+        ([{"content": "x"}], "other than messages"),
+        ([{"role": "user", "content": 7}], "other than messages"),
     ],
 )
 def test_what_is_no_list_of_messages_is_refused(returned: Any, complaint: str) -> None:
