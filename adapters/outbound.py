@@ -2,7 +2,7 @@
 
 A request is a task with its own deadline. A cancelled caller (its turn ends, a wait takes too long)
 only stops waiting. Otherwise an HTTP client could permanently lose a connection of its pool
-(docs/decisions/001-requests-outlive-their-callers.md). A client that has lost all connections, or
+(decision 004). A client that has lost all connections, or
 can no longer reach its platform, is replaced while the gateway runs.
 """
 

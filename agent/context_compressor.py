@@ -35,7 +35,7 @@ MANUAL_LAST_N = 6
 messages if they are more."""
 PRUNED_SHARE = 1.25
 """A prepared summary is used if pruning alone would leave this many times as much: both move the
-prefix, and every later request reads the remainder. Source: measured, docs/decisions/310."""
+prefix, and every later request reads the remainder. Source: measured, decision 021."""
 GAP_SHARE = 0.25
 """Share that the extractor keeps of the messages between a prepared summary and the tail."""
 EXTRACT_SHARE = 0.24

@@ -3,7 +3,7 @@
 A span has a name, two times and a few words and numbers, never message text. Spans form one tree
 per message, from the platform's update to the receipt of its answer. The tree's id, the trace, is
 derived from the message's inbox row: a turn that resumes after a crash, on any replica, adds to the
-same tree without a stored column (docs/decisions/330). The recorder is in a context variable: tasks
+same tree without a stored column (decision 039). The recorder is in a context variable: tasks
 and threads inherit it, and two gateways in one process stay separate.
 """
 

@@ -351,7 +351,7 @@ async def assembled(
 ) -> AsyncIterator[Gateway]:
     """Connect the parts. Whatever an earlier process left unfinished becomes ready.
 
-    Each part is complete once it is built (decision 110).
+    Each part is complete once built, so none can be called before it has what it needs.
 
     Args:
         origin: With the loaded plugins; None for none, and settings that do not change.

@@ -53,7 +53,7 @@ settings.register_profile(
     settings(),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    # The same examples in every run: a change that fails has broken it (decision 465).
+    # The same examples in every run: a change that fails has broken it (decision 040).
     derandomize=not DEEP,
 )
 settings.load_profile("untimed")

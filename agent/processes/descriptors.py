@@ -19,7 +19,7 @@ T = TypeVar("T")
 MOST_DESCRIPTORS = 65_536
 """A higher limit protects nothing, and slows programs that close every possible descriptor."""
 RESERVED = 16
-"""Number of /dev/null descriptors held until they are lent (decision 032)."""
+"""Number of /dev/null descriptors held until they are lent (decision 027)."""
 LENT_AT_ONCE = 4
 """An SQLite connection uses three: the database, its log, and the log's index."""
 OWN, PER_TURN = 40, 3

@@ -198,7 +198,7 @@ class Pairing:
             return set()
         if self.limits.count(message, ["doors"]):
             return set()
-        # A thread opened by an answer has the id of the message (decision 087).
+        # On Discord, a thread opened from a message has the id of that message.
         opened = here.thread == message.message_ref
         place = replace(here, thread=None) if opened else here
         said = replace(message, address=place, text="", attachments=())

@@ -195,7 +195,7 @@ class TurnPeople:
         turns.proceed(conn, self.turn)
         call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
         found = questions.of_call(conn, self.turn.id, call)
-        # An earlier attempt asked: the same call finds the same question (decision 090).
+        # An earlier attempt asked: the same call finds the same question (decision 002).
         if found is not None:
             return found, None
         lease = self.turn.lease

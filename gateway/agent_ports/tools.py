@@ -162,7 +162,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     sender and the authors of quoted and forwarded texts.
     """
     scope = notebook.scope_of(conn, turn.lease.conversation)
-    # The weakest decides: the model cannot tell people's orders apart (decision 089).
+    # The weakest decides: the model cannot tell people's orders apart (decision 029).
     everybody = set(turn.senders)
     origins = turn.session.origins
     everybody |= {origin.which for origin in origins if origin.kind == "quoted"}

@@ -151,10 +151,10 @@ class ContextParts:
         spending: Spending | None = None,
     ) -> Planner:
         """Return a turn's planner; its summaries count against the budgets of `spending`."""
-        # An engine lives for one turn; the plan stores lasting state (decision 071).
+        # An engine lives for one turn; the plan stores lasting state (decision 023).
         engine = self.make_engine(self.limits_for(agent))
         engine.attach(store.archive())
-        # A lineage started by `/new` or a reset, without a reported call yet (decision 071).
+        # A lineage started by `/new` or a reset, without a reported call yet (decision 023).
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))

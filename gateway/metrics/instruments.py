@@ -1,7 +1,7 @@
 """The metrics of a gateway, and the route `/metrics`.
 
 `recording` sets the instruments in its caller's context, which later tasks inherit, so the message
-path knows nothing about metrics (decision 331). A scrape reads the database once; if that fails,
+path knows nothing about metrics (decision 039). A scrape reads the database once; if that fails,
 its metrics are omitted and `parley_database_up` is 0.
 """
 

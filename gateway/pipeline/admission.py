@@ -526,7 +526,7 @@ class Admissions:
         if decision.what == "unchanged":
             return Admitted(Admission("updated", place.id))
         # The state of the edit's own entry: "done" if the waiting message now has the new text,
-        # else a note for the next question (decision 084).
+        # else a note for the next question (decision 002).
         if revised := overheard.revise(conn, place.id, message):
             seq = inbox.append(conn, place.id, message, kind="edit", state="done")
             question = MessageRef(message.address, message.sender, message.message_ref)

@@ -293,7 +293,7 @@ class Delivery:
         complete = await self._completed(due)
         adapter = self._adapters[due.account]
         # If sending twice shows twice, mark the row first: after a crash the platform is asked
-        # before anything is sent again (decision 064).
+        # before anything is sent again (decision 003).
         me, write = due.sender or self._replica.id, self._database.write
         if not (adapter.idempotent_sends or await write(sending.mark_sending, message, me)):
             return None

@@ -171,7 +171,7 @@ class NextTurn:
         if running is not None:
             return NextStep(lease, running, goes_on=True)
         waiting, active = inbox.queued_in(conn, conversation_id)
-        # An album is several messages, so all of them wait for each other's files (decision 085).
+        # An album is several messages, so all of them wait for each other's files (decision 002).
         if any(entry.awaits_files for entry in waiting):
             waiting = []
         carried_out: list[InboxEntry] = []

@@ -351,7 +351,7 @@ class Worker:
             return await as_turn(turn.id, kit.runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
-                # Count only failures of the turn itself (decision 065). A lost lease was released
+                # Count only failures of the turn itself (decision 007). A lost lease was released
                 # with the answer.
                 with suppress(LeaseLost):
                     await self._database.write(turns.forgive_attempt, turn)
@@ -367,7 +367,7 @@ class Worker:
         """Wait until a burst of messages has paused for `queue.debounce_ms`.
 
         Uses the monotonic clock and stores nothing: a step of the wall clock must not delay a
-        conversation (decision 067).
+        conversation.
         """
         debounce_s = self._kit.queue.debounce_ms / 1000
         latest = time.monotonic() + MOST_DEBOUNCES * debounce_s
@@ -421,7 +421,7 @@ class Service:
 class Slots:
     """At most `limit` turns at once, first come, first served; suspects run in addition.
 
-    A suspect takes no slot from others, so it cannot delay them (decision 016).
+    A suspect takes no slot from others, so it cannot delay them (decision 007).
 
     Attributes:
         suspects: Number of suspects that run or wait for their trial.

@@ -1,6 +1,6 @@
 """Messages between replicas on PostgreSQL.
 
-Messages are rows (gateway/storage/queue/replicas.py) that each replica polls (decision 270): stops
+Messages are rows (gateway/storage/queue/replicas.py) that each replica polls (decision 012): stops
 of its conversations, changes in built-in chats open here, and news for all. Growing answers are
 stored if their chat is open elsewhere.
 

@@ -215,7 +215,7 @@ class SqliteDatabase(Database):
             with self._connection.begin():
                 done = [self._run(job) for job in batch]
                 self._watch.count(self._raw)
-            # Before any caller gets its value: a lost file acknowledges nothing (decision 025).
+            # Before any caller gets its value: a lost file acknowledges nothing (decision 016).
             self._watch.after()
         except (DBAPIError, sqlite3.Error, StorageUnavailable) as exc:
             lost = _unavailable(exc)

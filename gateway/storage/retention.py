@@ -206,7 +206,7 @@ def _counted(conn: Connection, size: ColumnElement[Any], *its: ColumnElement[boo
 
 def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
     """Return the keys of rows that may go, at most `FOUND_ROWS`."""
-    # No index of times: it would cost each message, and readers look once an hour (decision 027).
+    # No index of times: it would cost each message, and readers look once an hour (decision 017).
     keys = select(*sweep.table.primary_key.columns)
     found = keys.where(_old(sweep.table, age_s), sweep.may_go).limit(FOUND_ROWS)
     return [tuple(row) for row in conn.execute(found)]
@@ -245,7 +245,7 @@ def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[i
 
 def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
     """Empty the view of a conversation that was silent for so long."""
-    # Checked here again: it may be in use since a reader found it (decision 027).
+    # Checked here again: it may be in use since a reader found it (decision 017).
     conversations.hold(conn, conversation_id)
     if not _is_idle(conn, conversation_id, age_s):
         return

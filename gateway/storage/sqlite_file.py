@@ -186,7 +186,7 @@ def _set_pragmas(connection: Connection) -> None:
     # After a commit platforms get "received": it must survive a loss of power.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
-    # Erased rows are overwritten with zeros (decision 021).
+    # Erased rows are overwritten with zeros (decision 017).
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA synchronous")
     if cursor.fetchone() != (2,):

@@ -18,6 +18,12 @@ HISTORY = (
 NAMED = re.compile(
     r"(?<![\w/.*<{-])((?:gateway|agent|adapters|tests|migrations)/[\w/]+\.(?:py|html))"
 )
+DECISIONS = ROOT / "docs" / "decisions"
+MOST_DECISIONS = 40
+MOST_WORDS = 300
+"""Of one decision."""
+HEADINGS = ["## Context", "## Decision", "## Consequences"]
+CITED = re.compile(r"\bdecisions? (\d{1,3})\b", re.IGNORECASE)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
 
@@ -86,3 +92,49 @@ def test_the_picture_of_the_path_names_the_files_of_the_pipeline(page: str) -> N
     places = [picture.index(f"{name}.py") for name in order.split()]
     assert files == {*order.split(), "__init__"}
     assert places == sorted(places)
+
+
+def decision_faults(text: str) -> list[str]:
+    """Return the rules for decisions that a page breaks."""
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    return [
+        *(["too long"] if len(text.split()) > MOST_WORDS else []),
+        *(["other headings"] if headings != HEADINGS else []),
+    ]
+
+
+def unknown_decisions(text: str) -> list[str]:
+    """Return the numbers of cited decisions that do not exist."""
+    known = {path.name[:3] for path in DECISIONS.glob("[0-9]*.md")}
+    return sorted({number for number in CITED.findall(text) if number not in known})
+
+
+def test_decisions_are_few_and_short_and_have_three_headings() -> None:
+    """At most 40 pages of 300 words: context, decision, consequences."""
+    pages = sorted(DECISIONS.glob("[0-9]*.md"))
+    faults = {page.name: found for page in pages if (found := decision_faults(page.read_text()))}
+    assert len(pages) <= MOST_DECISIONS
+    assert faults == {}
+
+
+def test_cited_decisions_exist() -> None:
+    """In code, tests, mutants and pages."""
+    found = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True)
+    paths = [ROOT / name for name in found.stdout.decode().split()]
+    read = [path for path in paths if path.suffix in {".md", ".patch", ".py"} and path.exists()]
+    cited = {path: path.read_text() for path in read if path != Path(__file__)}
+    wrong = {
+        str(path.relative_to(ROOT)): lacks
+        for path, text in cited.items()
+        if (lacks := unknown_decisions(text))
+    }
+    assert wrong == {}
+
+
+def test_a_decision_that_breaks_a_rule_is_found() -> None:
+    """The checks of decisions can fail."""
+    assert decision_faults("## Context\n## Reason\n" + "word " * 300) == [
+        "too long",
+        "other headings",
+    ]
+    assert unknown_decisions("decision 001, decisions 999 and Decision 73") == ["73", "999"]

@@ -1,7 +1,7 @@
 """HTTP to a server that speaks OpenAI's API: sends JSON, receives JSON or an event stream.
 
 It uses aiohttp's client. OpenAI's SDK would add types, an object per event and retries, which
-Parley does not use and which cost more than the request itself (decision 290).
+Parley does not use and which cost more than the request itself (decision 026).
 """
 
 import asyncio

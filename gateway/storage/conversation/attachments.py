@@ -29,7 +29,7 @@ from gateway.storage.schema import (
 )
 
 PART_BYTES = 1_048_576
-"""A file that is fetched is stored in a transaction for each such part (decision 085)."""
+"""A file that is fetched is stored in a transaction for each such part (decision 002)."""
 NAME_CHARS = 120
 OF_A_STRANGER = "it is from somebody who was not let in, so it was not fetched"
 """For the model: why the file of a quoted or forwarded message is missing."""

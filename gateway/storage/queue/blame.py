@@ -122,7 +122,7 @@ class Inheritance:
 
 def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
     """Charge the turns that ran when the earlier process ended, and take everything from it."""
-    # Before the leases are taken from it: they show which turns ran (decision 015).
+    # Before the leases are taken from it: they show which turns ran (decision 007).
     ran = _charge(conn, conversation.c.owner != replica_id, death)
     _forgive_files(conn, death)
     if not ran and death.how not in FREE | NOBODYS:

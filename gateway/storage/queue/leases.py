@@ -350,7 +350,7 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
     For a delegated child it is its parent, which has the chat and can be stopped. Raises
     `LeaseLost` if the token is stale; the caller's transaction must write nothing.
     """
-    # A child has no lease of its own (decision 092).
+    # A child has no lease of its own (decision 006).
     held = lease.parent or lease.conversation
     row = conn.execute(_LEASED, _token(lease, held)).one_or_none()
     if row is None:

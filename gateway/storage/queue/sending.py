@@ -169,7 +169,7 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
 
     A row that this replica marked before, without storing a receipt, is marked again.
     """
-    # Compared and set in one statement: delivery has no lease (decision 064).
+    # Compared and set in one statement: delivery has no lease (decision 003).
     row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
     return conn.execute(_MARK_SENDING, {**row, "p_replica_id": replica_id}).rowcount == 1
 

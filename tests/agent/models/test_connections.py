@@ -16,7 +16,7 @@ MOST_AWAITS = 50
 async def test_a_call_cancelled_at_any_await_loses_no_connection(
     double: Double, used: bool
 ) -> None:
-    """Connections of httpx itself lost one at two of their awaits (decision 001)."""
+    """Connections of httpx itself lost one at two of their awaits (decision 004)."""
     async with double(default=Reply(text="Hello")) as server:
         for n in range(1, MOST_AWAITS):
             if not await _is_cancelled_at(server, n, used=used):

@@ -70,7 +70,7 @@ drawn_plans = st.builds(
 
 
 def one_ranged(plan: ViewPlan) -> ViewPlan:
-    """Its head ends before what is summarised (docs/decisions/455-a-head-is-one-range.md)."""
+    """Its head ends before what is summarised (decision 008)."""
     ends = [each.first_seq - 1 for each in plan.summaries[:1]]
     return replace(plan, head_upto=min([plan.head_upto, *ends]))
 
