@@ -1,4 +1,4 @@
-"""The database: tables, two runners, and transaction functions `fn(conn, …)` that commit together.
+"""The database: tables, two engines, and transaction functions `fn(conn, …)` that commit together.
 
-A function in here never commits, never waits for the network and returns frozen dataclasses.
+Functions in this package never commit, never wait for the network, and return frozen dataclasses.
 """

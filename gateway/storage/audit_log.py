@@ -1,7 +1,7 @@
-"""The audit log: who decided what, in rows that are only added.
+"""The audit log: who decided what, as append-only rows.
 
-Rows hold ids, names and digests, never the words of a message or the arguments of a call. The text
-of a row is erased with its conversation; old rows are deleted (retention.py).
+Rows contain ids, names and digests, never message text or call arguments. A row's text is erased
+with its conversation; old rows are deleted (retention.py).
 """
 
 import re
@@ -51,7 +51,7 @@ AuditKind = Literal[
 SETTINGS: AuditKind = "settings_changed"
 OTHER_KEY = "fingerprints of secrets have another key than before"
 _FINGERPRINT = re.compile(r"\b(sha256|hmac-[0-9a-f]{4}):[0-9a-f]{8}\b")
-"""gateway/settings/changes.py; in the unreleased 0.6 they had no key."""
+"""Written by gateway/settings/changes.py; the unreleased 0.6 had no key."""
 _READ_ROWS = 1_000
 
 
@@ -60,13 +60,13 @@ class AuditEntry:
     """A row of the log.
 
     Attributes:
-        by: Who did it: "platform:sender id", "command line", "web:name"; "" for Parley itself.
+        by: The author: "platform:sender id", "command line", "web:name"; "" for Parley itself.
         address: The network address, if any.
-        subject: The person or thing it was about, in a few words.
-        detail: Details for programs, without people's words or secrets.
-        conversation: The text is erased with it.
-        at: Seconds since the epoch; set when it is stored, as `seq` is.
-        erased: Whether the text is gone.
+        subject: The person or thing concerned, in a few words.
+        detail: Details for programs, without people's text or secrets.
+        conversation: The conversation with which the text is erased.
+        at: Seconds since the epoch; set when stored, like `seq`.
+        erased: Whether the text was erased.
     """
 
     kind: AuditKind
@@ -81,7 +81,7 @@ class AuditEntry:
 
 
 def append(conn: Connection, entry: AuditEntry) -> None:
-    """Put something on record, with the caller's transaction."""
+    """Append an entry in the caller's transaction."""
     said = orjson.dumps(
         [entry.by, entry.address, entry.subject, entry.detail], option=orjson.OPT_SORT_KEYS
     ).decode()
@@ -90,7 +90,7 @@ def append(conn: Connection, entry: AuditEntry) -> None:
 
 
 def forget(conn: Connection, conversation_id: int, by: str) -> None:
-    """Erase the text about a conversation and its delegated children, and record that."""
+    """Erase the texts about a conversation and its delegated children, and record the erasure."""
     its, last = {conversation_id}, [conversation_id]
     while last:
         last = [child for each in last for child in conn.scalars(conversations.children_of(each))]
@@ -101,10 +101,10 @@ def forget(conn: Connection, conversation_id: int, by: str) -> None:
 
 
 def note_settings(conn: Connection, now: Mapping[str, str]) -> None:
-    """Enter the settings if they differ from those of the last start.
+    """Record the settings if they differ from the last start's.
 
-    The row has all of them, to be compared at the next start. A fingerprint made with another key,
-    or without one, does not show whether a secret changed.
+    The row contains all settings for the next comparison. A fingerprint with a different key or
+    none cannot show whether a secret changed.
     """
     last = newest(conn, SETTINGS)
     before: dict[str, str] = {} if last is None else last.detail["settings"]
@@ -137,7 +137,7 @@ def newest(conn: Connection, kind: AuditKind) -> AuditEntry | None:
 def listed(
     conn: Connection, limit: int, *, kind: str = "", after: int | None = None
 ) -> list[AuditEntry]:
-    """Rows, newest first, after the row `after`; raises `NotFound` if that does not exist."""
+    """List rows, newest first, after the row `after`; raise `NotFound` if that does not exist."""
     query = select(audit_rows)
     if kind:
         query = query.where(audit_rows.c.kind == kind)

@@ -1,8 +1,8 @@
-"""Attachments: files that came with messages or that tools made, stored in parts.
+"""Attachments: files from messages or tools, stored in parts.
 
-Life of one that came in: pending → stored or failed. The intake enters it with its message, it is
-fetched (gateway/agent_ports/files.py), and becomes content of a turn
-(message_content.py). One that a tool made is stored at once; its turn's commit shows it.
+States of an incoming file: pending → stored or failed. The intake enters it with its message,
+gateway/agent_ports/files.py fetches it, message_content.py puts it into a turn. A tool's file is
+stored at once and sent with its turn's commit.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ from gateway.storage.schema import (
 )
 
 PART_BYTES = 1_048_576
-"""A file that is fetched is stored in a transaction for each such part (decision 002)."""
+"""A fetched file is stored in one transaction per part (decision 002)."""
 NAME_CHARS = 120
 OF_A_STRANGER = "it is from somebody who was not let in, so it was not fetched"
-"""For the model: why the file of a quoted or forwarded message is missing."""
+"""Tells the model why the file of a quoted or forwarded message is missing."""
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control and formatting characters, which would affect the text around a name."""
+"""Control and formatting characters, which would affect surrounding text."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedFile:
-    """A file to fetch, of the inbox entry `inbox_seq`; `failures`: attempts that were begun."""
+    """A file to fetch for the inbox entry `inbox_seq`; `failures` counts started attempts."""
 
     id: int
     conversation: int
@@ -51,13 +51,13 @@ class AwaitedFile:
 
 
 class StoredFile(NamedTuple):
-    """A file that came with a message or that a tool made, in any state.
+    """A file from a message or a tool, in any state.
 
     Attributes:
-        inbox_seq: The message it came with; None for one that a tool of `turn_id` made.
-        size_bytes: As the platform said; exact once it is stored.
-        state: pending, stored or failed.
-        error: Why it failed, in words for the model.
+        inbox_seq: Its message; None for a file made by a tool of `turn_id`.
+        size_bytes: Size reported by the platform; exact once stored.
+        state: "pending", "stored" or "failed".
+        error: Why it failed, worded for the model.
     """
 
     id: int
@@ -72,7 +72,7 @@ class StoredFile(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """Its size, once it is stored."""
+        """The size of a stored file, else 0."""
         return self.size_bytes or 0
 
 
@@ -84,11 +84,11 @@ def append(
     limit_bytes: int,
     strangers: Collection[str] = (),
 ) -> None:
-    """Enter the files of a message; what came with its bytes is stored at once.
+    """Enter the files of a message; store those that came with content at once.
 
     Args:
-        limit_bytes: Larger ones are entered as failed.
-        strangers: Authors who may not act; theirs are entered as failed, too.
+        limit_bytes: Larger files are entered as failed.
+        strangers: Authors who may not act; their files are entered as failed, too.
     """
     for each in attachments:
         size_bytes = each.size_bytes if each.content is None else len(each.content)
@@ -109,7 +109,7 @@ def _insert(conn: Connection, conversation_id: int, given: Attachment, **values:
         .insert()
         .values(
             conversation=conversation_id,
-            # Strangers choose both, and both are in prompts and in the headers of downloads.
+            # Strangers choose both, which appear in prompts and download headers.
             name=clean_name(given.name),
             kind=given.kind,
             mime=clean_mime(given.mime),
@@ -130,22 +130,22 @@ def _store(conn: Connection, attachment_id: int, content: bytes) -> None:
 
 
 def parts_of(content: bytes) -> Iterator[bytes]:
-    """Return a content in pieces of at most `PART_BYTES`, at least one."""
+    """Split a content into at least one part of at most `PART_BYTES`."""
     starts = range(0, max(1, len(content)), PART_BYTES)
     return (content[start : start + PART_BYTES] for start in starts)
 
 
 def too_large(limit_bytes: int) -> str:
-    """Return why a file is not taken, in words for the model."""
+    """Return the text for the model about a file that is too large."""
     if limit_bytes == 0:
         return "files are not taken here"
     return f"it is larger than the limit of {size_text(limit_bytes)}"
 
 
 def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[AwaitedFile]:
-    """Return the first awaited file of each conversation of this (platform, account).
+    """Return the next awaited file of each conversation of this (platform, account).
 
-    Those that were tried least come first, then the oldest.
+    Sorted by fewest tries, then oldest first.
     """
     values = {"platform": account[0], "account": account[1], "limit": limit}
     return [_pending(row) for row in conn.execute(_NEXT_PENDING, values)]
@@ -159,7 +159,7 @@ def _awaited(*columns: Any) -> Select[Any]:
     return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
 
 
-# One of each conversation: a message with many files must not delay other chats.
+# One per conversation, so that a message with many files does not delay other chats.
 _NEXT_PENDING = (
     select(
         attachment,
@@ -190,7 +190,7 @@ def _pending(row: Row[Any]) -> AwaitedFile:
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
-    """Return the given files that are not stored and for which no message waits."""
+    """Return the given unstored files for which no message waits."""
     awaited = _awaited(attachment.c.id)
     query = select(attachment.c.id).where(
         file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
@@ -199,9 +199,9 @@ def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
 
 
 def attempt(conn: Connection, attachment_id: int) -> int:
-    """Count an attempt before it begins, since it may kill the process; returns their number.
+    """Count an attempt before it starts, since it may kill the process; return the count.
 
-    0 if nothing waits for the file any more.
+    Return 0 if nothing waits for the file any more.
     """
     awaited = _awaited(attachment.c.id).correlate(None)
     this = (attachment.c.id == attachment_id, attachment.c.id.in_(awaited))
@@ -210,9 +210,9 @@ def attempt(conn: Connection, attachment_id: int) -> int:
 
 
 def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
-    """Store one piece; the first takes those of an earlier attempt away.
+    """Store a part; the first deletes the parts of an earlier attempt.
 
-    Returns False if nothing waits for the file any more: it is stored, failed or erased.
+    Return False if the file is no longer awaited: it is stored, failed or erased.
     """
     awaited = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
     if conn.execute(awaited).first() is None:
@@ -224,15 +224,15 @@ def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> boo
 
 
 def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
-    """Note that all parts of a file are stored, and let its conversation go on."""
+    """Mark a file as stored and resume its conversation."""
     _change(conn, attachment_id, state="stored", size_bytes=size_bytes, sha256=sha256, error=None)
     _go_on(conn, attachment_id)
 
 
 def fail(conn: Connection, attachment_id: int, error: str) -> bool:
-    """Note that a file failed, with an error for the model, and let its conversation go on.
+    """Mark a file as failed, with an error for the model, and resume its conversation.
 
-    Returns whether it was awaited until now.
+    Return whether it was awaited until now.
     """
     is_new = _change(conn, attachment_id, state="failed", error=error)
     if is_new:
@@ -247,12 +247,12 @@ def _change(conn: Connection, attachment_id: int, **values: Any) -> bool:
 
 
 def _go_on(conn: Connection, attachment_id: int) -> None:
-    """Make the conversation of a file ready, if that was the last that it waited for."""
+    """Make a file's conversation ready if it waits for no other file."""
     query = select(attachment.c.conversation).where(attachment.c.id == attachment_id)
     conversation_id = conn.scalar(query)
     if conversation_id is None:
         return
-    # Else each of two files at once could find the other one awaited.
+    # Otherwise two concurrent files could each find the other one awaited.
     conversations.hold(conn, conversation_id)
     if leases.has_work(conn, conversation_id):
         conversations.make_ready(conn, conversation_id)
@@ -261,15 +261,15 @@ def _go_on(conn: Connection, attachment_id: int) -> None:
 def offer(
     conn: Connection, turn: Turn, name: str, mime: str, content: bytes, most: int
 ) -> StoredFile | None:
-    """Store a file that a tool of this turn made; the same again is one file.
+    """Store a file made by a tool of this turn; identical files are stored once.
 
-    Returns None if the turn has made `most` files already. Raises `LeaseLost` if another worker has
-    the conversation.
+    Return None if the turn already made `most` files. Raises `LeaseLost` if another worker has the
+    conversation.
     """
     leases.fence(conn, turn.lease)
     name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()
     made = _made_by(conn, turn.id)
-    # A call that runs again after a crash offers the same bytes; they must not be shown twice.
+    # A call repeated after a crash offers the same bytes, which must not be sent twice.
     same = [each for each in made if (each.name, each.sha256) == (name, sha256)]
     if same:
         return _stored(same[0])
@@ -284,9 +284,9 @@ def offer(
 
 
 def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> int:
-    """Store a text that Parley itself shows as a file; returns its id.
+    """Store a text that Parley sends as a file; return its id.
 
-    It belongs to a row of the outbox and to no turn, whose commit would show it once more.
+    It belongs to an outbox row, not to a turn, whose commit would send it again.
     """
     given = Attachment(name=name, kind="file", mime="text/markdown")
     attachment_id = _insert(conn, conversation_id, given)
@@ -295,7 +295,7 @@ def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> i
 
 
 def of_turn(conn: Connection, turn_id: int) -> list[StoredFile]:
-    """Return the files that the tools of a turn made, in order."""
+    """Return the files made by a turn's tools, in order."""
     return [_stored(row) for row in _made_by(conn, turn_id)]
 
 
@@ -307,7 +307,7 @@ def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
 def of_messages(
     conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
 ) -> list[StoredFile]:
-    """Return all files that came with these messages, in order."""
+    """Return all files of these messages, in order."""
     if not inbox_seqs:
         return []
     query = select(attachment).where(
@@ -320,7 +320,7 @@ def of_messages(
 def in_conversation(
     conn: Connection, conversation_id: int, attachment_id: int
 ) -> OutgoingFile | None:
-    """Return a stored file of this conversation, and of no other, with its bytes."""
+    """Return a stored file of this conversation with its content, else None."""
     query = select(attachment.c.id).where(
         attachment.c.id == attachment_id,
         attachment.c.state == "stored",
@@ -330,7 +330,7 @@ def in_conversation(
 
 
 def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
-    """Return a stored file with its bytes."""
+    """Return a stored file with its content."""
     columns = (attachment.c.name, attachment.c.mime)
     row = conn.execute(select(*columns).where(attachment.c.id == attachment_id)).one()
     return OutgoingFile(row.name, row.mime, first_bytes(conn, attachment_id))
@@ -349,7 +349,7 @@ def _stored(row: Row[Any]) -> StoredFile:
 
 
 def clean_name(name: str) -> str:
-    """Return a file name for display: one line, no path, nothing unseen, at most 120 characters."""
+    """Clean a file name for display: one line, no path, only visible characters, 120 at most."""
     last = re.split(r"[/\\]", name)[-1]
     seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in last)
     plain = " ".join(seen.split()).strip(". ") or "file"
@@ -362,13 +362,13 @@ def clean_name(name: str) -> str:
 
 
 def clean_mime(mime: str) -> str:
-    """Return a media type without parameters; "" for an invalid one."""
+    """Return a media type without parameters; "" if invalid."""
     plain = mime.partition(";")[0].strip().lower()
     return plain if _MIME.fullmatch(plain) else ""
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size for people: "512 bytes", "34 KB", "3.2 MB"."""
+    """Format a size: "512 bytes", "34 KB", "3.2 MB"."""
     if size_bytes < 1000:
         return f"{size_bytes} bytes"
     if size_bytes < 999_500:

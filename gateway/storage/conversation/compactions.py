@@ -1,8 +1,8 @@
-"""Compactions: the split to a smaller view, its record, and summaries prepared for it.
+"""Compactions: the split to a smaller view, its record, and prepared summaries.
 
-A compaction is one fenced transaction of a running turn (invariant 5): with `LeaseLost` or
-`TurnCancelled` nothing is written. Its cost does not grow with the conversation. The nodes of the
-engine `lcm` are stored with their compaction.
+A compaction is one fenced transaction of a running turn (invariant 5): `LeaseLost` or
+`TurnCancelled` write nothing. Its cost does not grow with the conversation. Nodes of the engine
+`lcm` are stored with their compaction.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class CompactionRow:
     """The record of one compaction; `at` is in seconds since the epoch.
 
     Attributes:
-        tokens_before: As measured when it was decided; `tokens_after` is in the same scale.
-        tokens_after_reported: Prompt of the first call after it; None before that call.
+        tokens_before: Measured size at the decision; `tokens_after` uses the same scale.
+        tokens_after_reported: Prompt size of the first call after it; None before that.
     """
 
     id: int
@@ -61,9 +61,10 @@ class CompactionRow:
 def compact(
     conn: Connection, current: Turn, compaction: Compaction, state: PlannerState
 ) -> Session:
-    """Split the session of a running turn; the turn goes on in the child that is returned.
+    """Split the session of a running turn; return the child in which it continues.
 
-    The child's system prompt gets the current notes; between two compactions it keeps its bytes.
+    The child's system prompt contains the current notes, then stays byte-identical until the next
+    compaction.
     """
     turns.proceed(conn, current)
     parent, plan = _with_notes(conn, current), compaction.plan
@@ -85,7 +86,7 @@ def compact(
 
 
 def _with_notes(conn: Connection, current: Turn) -> Session:
-    """Return a turn's segment with the current notes; that of a child unchanged."""
+    """Return a turn's segment with the current notes; a delegated child's stays unchanged."""
     if current.lease.parent is not None:
         return current.session
     scope = notebook.scope_of(conn, current.lease.conversation)
@@ -97,11 +98,11 @@ _INSERT = compaction.insert().values(at=now_s())
 
 
 _RECORDED = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
-"""Fields of a compaction that are columns."""
+"""Fields of a compaction stored as columns."""
 
 
 def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
-    """Return the compaction that a turn has committed already, or None."""
+    """Return the compaction already committed by a turn, or None."""
     begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
     row = conn.execute(
         select(compaction).where(
@@ -123,10 +124,10 @@ def put_candidate(
     calls: Sequence[ModelCall] = (),
     sender: str = "",
 ) -> bool:
-    """Keep a summary that was prepared in the background, in place of an earlier one.
+    """Store a summary prepared in the background, replacing an earlier one.
 
-    Not fenced: for a session that has ended it returns False. The calls that made it are booked all
-    the same; `sender`: whose budget they count for.
+    Not fenced; returns False for an ended session. Its calls are booked in any case, on the budget
+    of `sender`.
     """
     spending.book(conn, conversation_id, None, sender, calls)
     query = select(session.c.id).where(session.c.id == session_id, session.c.ended_at.is_(None))
@@ -149,7 +150,7 @@ def put_candidate(
 
 
 def candidate(conn: Connection, session_id: int) -> Summary | None:
-    """Return the summary that was prepared for a session, or None."""
+    """Return the summary prepared for a session, or None."""
     query = select(summary_candidate).where(summary_candidate.c.session_id == session_id)
     row = conn.execute(query).one_or_none()
     if row is None:
@@ -158,7 +159,7 @@ def candidate(conn: Connection, session_id: int) -> Summary | None:
 
 
 PARTS_KEPT_S = 86_400.0
-"""How long the summary of a part is kept for the whole."""
+"""Seconds to keep partial summaries for the whole."""
 
 
 def put_part(
@@ -169,7 +170,7 @@ def put_part(
     calls: Sequence[ModelCall],
     sender: str,
 ) -> None:
-    """Keep the summary of a part, and book the calls that made it; old ones of others go."""
+    """Store a partial summary, book its calls, and delete expired ones."""
     spending.book(conn, conversation_id, None, sender, calls)
     here = (summary_part.c.conversation == conversation_id) & (summary_part.c.key == key)
     conn.execute(delete(summary_part).where(here | (summary_part.c.at < now_s() - PARTS_KEPT_S)))
@@ -178,14 +179,14 @@ def put_part(
 
 
 def parts_of(conn: Connection, conversation_id: int) -> dict[str, str]:
-    """Return the summaries of parts by key."""
+    """Return the partial summaries by key."""
     columns = summary_part.c.key, summary_part.c.text
     rows = conn.execute(select(*columns).where(summary_part.c.conversation == conversation_id))
     return {row.key: row.text for row in rows}
 
 
 def forget_parts(conn: Connection, conversation_id: int) -> None:
-    """Drop the summaries of parts, once the whole is written."""
+    """Delete the partial summaries after the whole is written."""
     conn.execute(delete(summary_part).where(summary_part.c.conversation == conversation_id))
 
 
@@ -201,7 +202,7 @@ def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRo
 
 
 def nodes_of(conn: Connection, conversation_id: int) -> list[Node]:
-    """Return the nodes of a conversation in order of number."""
+    """Return a conversation's nodes in numerical order."""
     columns = [node.c[field.name] for field in fields(Node)]
     found = select(*columns).where(node.c.conversation == conversation_id).order_by(node.c.number)
     rows = conn.execute(found).mappings()

@@ -1,8 +1,8 @@
-"""Conversations: their table, to which only `storage/queue/leases.py` writes as well.
+"""Conversations: their table, which only `storage/queue/leases.py` also writes.
 
-A row has the place and user of a conversation, the newest seqs of its inbox, outbox, transcript and
-search index, its active segment, its lease, its stop and its model. Functions run inside of their
-caller's transaction. Statements about other tables join this one if that saves a statement.
+A row contains a conversation's address and user, the newest seqs of inbox, outbox, transcript and
+search index, its active segment, lease, stop and model. Functions run inside their caller's
+transaction. Statements about other tables join this one if that saves a statement.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,16 +42,16 @@ TITLE_CHARS = 60
 
 
 class Conversation(NamedTuple):
-    """A conversation as a transaction has found it.
+    """A conversation as read by a transaction.
 
     Attributes:
-        user: Its only user; None for one that several people share.
+        user: Its only user; None if shared.
         epoch: The fencing token of its newest lease.
-        cancel_upto_seq: Newest entry of its inbox that a `/stop` was about.
-        parent_turn_id: Of a delegated child: the turn that waits for it.
-        waits: Whether anything waits for a person's answer; like the fields below only if the
-            statement reads it.
-        pending: How many entries of its inbox wait or are being answered.
+        cancel_upto_seq: Newest inbox entry covered by a `/stop`.
+        parent_turn_id: For a delegated child, the turn that waits for it.
+        waits: Whether anything waits for a person's answer; set only if the statement reads it,
+            like the fields below.
+        pending: Number of inbox entries waiting or being answered.
         session_key: One of its keys.
     """
 
@@ -74,19 +74,19 @@ class Conversation(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """Its place, as its platform knows it."""
+        """Its address on its platform."""
         return Address(self.platform, self.account, self.chat, self.thread)
 
     @property
     def account_key(self) -> tuple[str, str]:
-        """Platform and account, the key of adapters."""
+        """(platform, account), the key of adapters."""
         return self.platform, self.account
 
 
 COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
-"""Those of a `Conversation`, except its last three fields."""
-# As a literal: in a RETURNING clause for SQLite SQLAlchemy leaves out the tables' names, and `id`
-# would be that of the subquery's own table.
+"""The columns of a `Conversation` except its last three fields."""
+# A literal, because SQLAlchemy omits table names in SQLite's RETURNING clause, where `id` would
+# mean the subquery's own table.
 ITS_ID: ColumnElement[int] = literal_column("conversation.id", Whole)
 _is_asking = select(inquiry.c.id).where(inquiry.c.conversation == ITS_ID, is_unanswered).exists()
 WAITS = _is_asking.label("waits")
@@ -100,17 +100,17 @@ _pending = (
 
 
 def hold(conn: Connection, conversation_id: int) -> None:
-    """Lock a conversation before a statement that depends on rows of other tables.
+    """Lock a conversation before a statement that depends on other tables.
 
-    For PostgreSQL: there a statement sees of other tables what was committed when it began, not
-    when it got the lock on the row that it changes. SQLite has one writer: nothing is done.
+    On PostgreSQL a statement sees other tables as of its start, not as of getting the row lock.
+    SQLite has a single writer, so this does nothing there.
     """
     if conn.dialect.name != "sqlite":
         conn.execute(_HOLD, {"conversation_id": conversation_id})
 
 
 def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
-    """Lock the conversations of session keys as `hold` does, in the order of ids."""
+    """Lock the conversations of session keys like `hold`, in id order."""
     if conn.dialect.name != "sqlite" and len(session_keys) > 1:
         keyed = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
         found = keyed.where(alias.c.session_key.in_(session_keys)).order_by(conversation.c.id)
@@ -118,10 +118,9 @@ def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
 
 
 def locking(found: Select[Any], *also: Table) -> Select[Any]:
-    """Make a statement lock the conversations that it finds, and rows of other tables.
+    """Make a statement lock the conversations and other rows that it finds.
 
-    Without `key_share` a transaction that enters a row referring to one of them would wait, too.
-    SQLite has no such clause and needs none.
+    `key_share` lets other transactions insert rows that refer to them. SQLite needs no locks.
     """
     return found.with_for_update(of=(conversation, *also), key_share=True)
 
@@ -130,26 +129,26 @@ _HOLD = locking(select(conversation.c.id).where(conversation.c.id == bindparam("
 
 
 def get(conn: Connection, conversation_id: int) -> Conversation:
-    """Return a conversation that exists."""
+    """Return an existing conversation."""
     query = select(*COLUMNS).where(conversation.c.id == conversation_id)
     return Conversation(*conn.execute(query).one())
 
 
 def exists(conn: Connection, conversation_id: int) -> bool:
-    """Whether a conversation has not been erased."""
+    """Whether a conversation exists."""
     query = select(conversation.c.id).where(conversation.c.id == conversation_id)
     return conn.scalar(query) is not None
 
 
 def in_service(conn: Connection, conversation_id: int) -> bool:
-    """Whether a conversation exists, and `withdraw` has not taken it out to be erased."""
+    """Whether a conversation exists and is not being erased (`withdraw`)."""
     is_kept = conversation.c.searched_seq <= conversation.c.message_head
     here = select(conversation.c.id).where(conversation.c.id == conversation_id, is_kept)
     return conn.scalar(here) is not None
 
 
 def locked(conn: Connection, conversation_id: int) -> Conversation:
-    """Return a conversation, locked, with its `waits` and `pending`."""
+    """Lock and return a conversation with `waits` and `pending`."""
     return Conversation(*conn.execute(_LOCKED, {"conversation_id": conversation_id}).one())
 
 
@@ -159,19 +158,20 @@ _LOCKED = locking(
 
 
 def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
-    """Return the conversation of a session key as `locked` returns it, or None."""
+    """Return a session key's conversation like `locked`, or None."""
     row = conn.execute(_OF_KEY, {"session_key": session_key}).one_or_none()
     return None if row is None else Conversation(*row)
 
 
 def of_session_key(session_key: Any, *beside: Any) -> Select[Any]:
-    """Select the conversation of a session key, locked, and further columns."""
+    """Select a session key's conversation, locked, with further columns."""
     found = (
         select(*COLUMNS, WAITS, _pending, *beside)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
     )
-    # The key as well: it goes with its conversation, and the next message makes a new one.
+    # Lock the key as well: it is deleted with its conversation, and the next message creates a new
+    # one.
     return locking(found, alias)
 
 
@@ -179,7 +179,7 @@ _OF_KEY = of_session_key(bindparam("session_key"))
 
 
 def find(conn: Connection, session_key: str) -> int | None:
-    """Return the id of the conversation of a session key, or None."""
+    """Return the id of a session key's conversation, or None."""
     return conn.scalar(_ID_OF_KEY, {"session_key": session_key})
 
 
@@ -189,14 +189,14 @@ _ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam
 def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
     """Return a conversation of a single user, with its shortest key, or None."""
     here = (conversation.c.id == conversation_id, conversation.c.user.is_not(None))
-    # The shortest key first: that of a direct chat has no sender behind it.
+    # Shortest first: a direct chat's key has no sender at its end.
     shortest = _keyed().where(*here).order_by(func.length(alias.c.session_key))
     row = conn.execute(shortest).first()
     return None if row is None else _with_key(row)
 
 
 def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation]:
-    """A user's conversations with their keys; the one that they wrote in last comes first."""
+    """List a user's conversations with keys, most recently used first."""
     written_at = (
         select(inbox.c.at)
         .where(inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head)
@@ -218,7 +218,7 @@ def _with_key(row: Any) -> Conversation:
 
 
 def add(conn: Connection, session_key: str, address: Address, user: str | None, text: str) -> int:
-    """Enter a conversation under its first key, named after a text; returns its id."""
+    """Insert a conversation under its first key, titled after a text; return its id."""
     place = {name: getattr(address, name) for name in ("platform", "account", "chat", "thread")}
     fresh = conversation.insert().values(**place, user=user, title=title_of(text))
     entered = conn.execute(fresh.values(created_at=now_s()).returning(conversation.c.id))
@@ -228,7 +228,7 @@ def add(conn: Connection, session_key: str, address: Address, user: str | None, 
 
 
 def create_child(conn: Connection, parent: Conversation, turn_id: int, call: str, task: str) -> int:
-    """Enter the conversation of a delegated child in its parent's place; returns its id."""
+    """Insert a delegated child's conversation at its parent's address; return its id."""
     where = ("platform", "account", "chat", "thread", "user")
     values: dict[str, Any] = {name: getattr(parent, name) for name in where}
     values |= {"parent_turn_id": turn_id, "parent_call_id": call, "title": title_of(task)}
@@ -242,12 +242,12 @@ def children_of_turn(turn_id: Any) -> Select[Any]:
 
 
 def child_of_call(turn_id: int, call: str) -> Select[Any]:
-    """Select the id of the child that a call of a turn has begun."""
+    """Select the id of the child started by a turn's call."""
     return children_of_turn(turn_id).where(conversation.c.parent_call_id == call)
 
 
 def if_shared(conversation_id: Any) -> Select[Any]:
-    """Select the id of a conversation if several people write in it."""
+    """Select the id of a conversation if it is shared."""
     is_shared = conversation.c.user.is_(None)
     return select(conversation.c.id).where(conversation.c.id == conversation_id, is_shared)
 
@@ -262,7 +262,7 @@ def children_of(conversation_id: Any) -> Select[Any]:
 
 
 def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
-    """Return the session keys of all conversations in a chat, each with its conversation."""
+    """Return (session key, conversation) of all conversations in a chat."""
     names = ("platform", "account", "chat")
     here = (conversation.c[name] == getattr(chat, name) for name in names)
     keys = select(alias.c.session_key, alias.c.conversation)
@@ -271,9 +271,9 @@ def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
 
 
 def rekey(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
-    """Move a conversation to a new chat: it gets another session key and keeps its old ones.
+    """Move a conversation to a new chat: add a session key and keep the old ones.
 
-    Returns False if another conversation has that key: then it stays where it is.
+    Return False, changing nothing, if another conversation has that key.
     """
     known = find(conn, session_key)
     if known is None:
@@ -286,59 +286,59 @@ def rekey(conn: Connection, conversation_id: int, session_key: str, to: Move) ->
 
 
 def title_of(text: str) -> str:
-    """Return the title of a conversation that begins with a text: one line, cut."""
+    """Return the title of a conversation that starts with a text: one line, shortened."""
     line = " ".join(text.split())
     return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
 
 
 def title(conn: Connection, conversation_id: int) -> str:
-    """Return the title of a conversation; empty for none."""
+    """Return a conversation's title; empty without one."""
     return titles(conn, [conversation_id]).get(conversation_id, "")
 
 
 def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:
-    """Return the titles of several conversations by their ids."""
+    """Return the titles of conversations by id."""
     here = conversation.c.id.in_(conversation_ids)
     rows = conn.execute(select(conversation.c.id, conversation.c.title).where(here))
     return {row.id: row.title for row in rows}
 
 
 def set_title(conn: Connection, conversation_id: int, text: str) -> None:
-    """Name a conversation that has no name yet after its first readable message."""
+    """Title an untitled conversation after its first readable message."""
     here = (conversation.c.id == conversation_id, conversation.c.title == "")
     conn.execute(update(conversation).where(*here).values(title=title_of(text)))
 
 
 def change(conn: Connection, conversation_id: int, **columns: Any) -> None:
-    """Set title, chosen model (None for the settings' own) or active segment of a conversation."""
+    """Set a conversation's title, chosen model (None for the default) or active segment."""
     here = conversation.c.id == conversation_id
     conn.execute(update(conversation).where(here).values(**columns))
 
 
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
-    """Return the model that `/model` has chosen, or None for the settings' own."""
+    """Return the model chosen by `/model`, or None for the default."""
     query = select(conversation.c.model).where(conversation.c.id == conversation_id)
     return conn.scalar(query)
 
 
 def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
-    """Stop what runs or waits, up to an entry of the inbox."""
-    # It never goes back, in whatever order two stops are written.
+    """Stop running and waiting work up to an inbox entry."""
+    # The position never moves back, regardless of the order of two stops.
     here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq < seq)
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=seq))
 
 
 def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> None:
-    """Ignore an earlier `/stop` for entries that an operator has queued again."""
+    """Ignore an earlier `/stop` for entries requeued by an operator."""
     here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq >= first_seq)
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
 
 
 def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool) -> int:
-    """Take the next seq of the inbox.
+    """Allocate the next inbox seq.
 
-    `is_work`: the conversation, which the caller has locked, becomes ready if it does not wait for
-    a person's answer.
+    With `is_work`, the conversation (locked by the caller) becomes ready unless it waits for a
+    person.
     """
     taken = _TAKE_SEQ_OF_WORK if is_work else _TAKE_INBOX_SEQ
     return int(conn.scalar(taken, {"p_conversation_id": conversation_id}) or 0)
@@ -353,7 +353,7 @@ _TAKE_INBOX_SEQ = (
 
 
 def take_outbox_seq(conn: Connection, conversation_id: int, source_key: str) -> int | None:
-    """Take the next seq of the outbox, or return None if a row of this key exists."""
+    """Allocate the next outbox seq; return None if a row with this key exists."""
     seq: int | None = conn.scalar(
         _TAKE_OUTBOX_SEQ, {"p_conversation_id": conversation_id, "p_source_key": source_key}
     )
@@ -372,7 +372,7 @@ _TAKE_OUTBOX_SEQ = (
 
 
 def take_message_seqs(conn: Connection, conversation_id: int, count: int) -> int:
-    """Take so many seqs of the transcript; returns the newest one."""
+    """Allocate `count` transcript seqs; return the newest."""
     wanted = {"p_conversation_id": conversation_id, "p_count": count}
     return int(conn.scalar(_TAKE_MESSAGE_SEQS, wanted) or 0)
 
@@ -386,20 +386,20 @@ _TAKE_MESSAGE_SEQS = (
 
 
 def message_head(conn: Connection, conversation_id: int) -> int:
-    """Return the newest seq of the transcript; 0 for none, and for no conversation."""
+    """Return the newest transcript seq; 0 without messages or conversation."""
     here = conversation.c.id == conversation_id
     return int(conn.scalar(select(conversation.c.message_head).where(here)) or 0)
 
 
 def activate(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
-    """Activate a child of the active segment; returns False if another segment is active by now."""
+    """Activate a child of the active segment; return False if another segment is active."""
     here = (conversation.c.id == conversation_id, conversation.c.active_session_id == parent_id)
     moved = update(conversation).where(*here).values(active_session_id=child_id)
     return conn.execute(moved).rowcount == 1
 
 
 def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:
-    """Select the ids of the active segments of conversations."""
+    """Select the ids of conversations' active segments."""
     return select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
 
 
@@ -410,16 +410,17 @@ def active_session_id(conversation_id: Any) -> ScalarSelect[Any]:
 
 
 def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
-    """Keep a conversation from being claimed before that time, or a later one set before."""
+    """Prevent claims of a conversation before a time; an existing later time stays."""
     later = case((conversation.c.turn_not_before < at, at), else_=conversation.c.turn_not_before)
     here = conversation.c.id == conversation_id
     conn.execute(update(conversation).where(here).values(turn_not_before=later))
 
 
 def make_ready(conn: Connection, conversation_id: int) -> None:
-    """Put a conversation at the end of the ready line, unless it waits or is worked on already.
+    """Append a conversation to the ready queue unless it is queued or owned.
 
-    Call it after the write that makes work: an earlier release is seen here, a later one sees that.
+    Call this after the write that creates work: an earlier release is visible here, a later one
+    sees the work.
     """
     hold(conn, conversation_id)
     conn.execute(_MAKE_READY, {"p_conversation_id": conversation_id})
@@ -429,14 +430,14 @@ _is_idle = (conversation.c.owner.is_(None), conversation.c.ready_no.is_(None))
 
 
 def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
-    """Return the given conversations without an owner that are not ready."""
+    """Return the given conversations that are neither owned nor ready."""
     found = select(conversation.c.id).where(*_is_idle, conversation.c.id.in_(among))
     return list(conn.scalars(found.limit(limit)))
 
 
 def next_ready_no() -> ScalarSelect[int]:
-    """Select the number at the end of the ready line."""
-    # In the words of ix_conversation_ready: the newest number is at its end.
+    """Select the number for the end of the ready queue."""
+    # Same condition as ix_conversation_ready, whose end has the newest number.
     newest = select(func.coalesce(func.max(conversation.c.ready_no), 0) + 1).where(
         conversation.c.owner.is_(None), conversation.c.ready_no.is_not(None)
     )
@@ -453,12 +454,12 @@ _TAKE_SEQ_OF_WORK = _TAKE_INBOX_SEQ.values(
     ready_no=case((and_(*_is_idle, ~_is_asking), next_ready_no()), else_=conversation.c.ready_no)
 )
 
-# In the words of ix_conversation_unsearched.
+# Same condition as ix_conversation_unsearched.
 _lacks_words = conversation.c.message_head > conversation.c.searched_seq
 
 
 def unsearched(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
-    """Return conversations with messages that are not in the search index yet."""
+    """Return conversations with unindexed messages."""
     found = conn.scalars(_UNSEARCHED, {"limit": limit + len(left_out)})
     return [each for each in found if each not in left_out][:limit]
 
@@ -467,7 +468,7 @@ _UNSEARCHED = select(conversation.c.id).where(_lacks_words).limit(bindparam("lim
 
 
 def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
-    """Return how many messages of conversations (None: of all) are not in the index yet."""
+    """Count the unindexed messages of conversations (None for all)."""
     missing = select(func.sum(conversation.c.message_head - conversation.c.searched_seq))
     if conversation_ids is not None:
         missing = missing.where(conversation.c.id.in_(conversation_ids))
@@ -475,7 +476,7 @@ def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -
 
 
 def search_progress(conn: Connection, conversation_id: int) -> tuple[int, int]:
-    """Return the indexed seq of a conversation, and its newest one; zeros for none."""
+    """Return a conversation's indexed and newest seq; zeros if it does not exist."""
     row = conn.execute(_SEARCH_PROGRESS, {"conversation_id": conversation_id}).one_or_none()
     return (0, 0) if row is None else (row[0], row[1])
 
@@ -486,7 +487,7 @@ _SEARCH_PROGRESS = select(conversation.c.searched_seq, conversation.c.message_he
 
 
 def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_seq: int) -> bool:
-    """Note the new seq of the index; returns False if it was not at `after_seq`."""
+    """Advance the indexed seq; return False if it was not at `after_seq`."""
     moved = conn.execute(
         _NOTE_SEARCHED,
         {"p_conversation_id": conversation_id, "p_after_seq": after_seq, "p_upto_seq": upto_seq},
@@ -505,27 +506,27 @@ _NOTE_SEARCHED = (
 
 
 def search_anew(conn: Connection) -> None:
-    """Make the indexer start over at the first message of every conversation."""
+    """Restart indexing of all conversations."""
     fed = conversation.c.searched_seq > 0
     conn.execute(update(conversation).where(fed).values(searched_seq=0))
 
 
 def withdraw(conn: Connection, conversation_id: int) -> None:
-    """Keep workers and the indexer away from a conversation that is about to be erased."""
+    """Exclude workers and the indexer from a conversation to be erased."""
     conn.execute(
         update(conversation)
         .where(conversation.c.id == conversation_id)
         .values(
             owner=None,
             ready_no=None,
-            # The present worker writes nothing more.
+            # Fences the current worker.
             epoch=conversation.c.epoch + 1,
-            # The indexer enters nothing that it has read before.
+            # Fences the indexer's earlier reads.
             searched_seq=conversation.c.message_head + 1,
         )
     )
 
 
 def erase(conn: Connection, conversation_id: int) -> None:
-    """Erase the row of a conversation, after all rows that refer to it."""
+    """Delete a conversation's row, after all rows that refer to it."""
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))

@@ -1,10 +1,9 @@
-"""Delegated children: conversations in which only the turn that began them writes.
+"""Delegated children: conversations written only by the turn that started them.
 
-A child has no inbox, no alias and no lease of its own: the holder of its parent's lease works on
-it, so that a worker that has lost the parent can write in neither. Its turn ends as `done`,
-whatever its outcome, or as `cancelled` with its parent's; it is never a dead letter. A function
-that fences raises `LeaseLost`, or `TurnCancelled` if the parent's user stopped it: then nothing is
-written.
+A child has no inbox, alias or lease: the holder of its parent's lease works on it, so a worker that
+lost the parent can write to neither. Its turn ends as `done` with any outcome, or as `cancelled`
+with its parent's; it never becomes a dead letter. Fencing functions raise `LeaseLost`, or
+`TurnCancelled` if the parent's user stopped it, and then write nothing.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ GIVEN_UP = "Error: the task was given up before this finished."
 def open_child(
     conn: Connection, parent: Turn, call_id: str, task: str, base: PromptBase
 ) -> Turn | Delegated:
-    """Return the turn that does the task of a started call, begun or resumed, or its result."""
+    """Begin or resume the turn for a started call's task, or return its result."""
     turns.proceed(conn, parent)
     key = turn_journal.call_key(conn, parent, call_id)
     child = conversations.child_of_call(parent.id, key)
@@ -51,7 +50,7 @@ def _begin(conn: Connection, parent: Turn, key: str, task: str, base: PromptBase
     here = conversations.get(conn, parent.lease.conversation)
     child = conversations.create_child(conn, here, parent.id, key, task)
     root = sessions.settle_base(conn, sessions.start_root(conn, child, "delegated"), base)
-    # By these the parent's stop reaches it.
+    # These let the parent's stop reach it.
     seqs = (parent.upto_seq, parent.upto_seq)
     turn_id, _ = turns.enter(conn, parent.lease.of_child(child), seqs, root.id, parent.senders)
     transcript.append(conn, MessagePlace(child, root.id, turn_id), [user_message(task)])
@@ -67,7 +66,7 @@ def _turn(conn: Connection, parent: Turn, row: Row[Any], session: Session) -> Tu
 
 
 def cut_short(conn: Connection, child: Turn) -> Turn:
-    """Close the calls that a child has not finished in time; returns its current turn."""
+    """Close a child's unfinished calls; return its current turn."""
     turns.proceed(conn, child)
     row = conn.execute(select(turn).where(turn.c.id == child.id)).one()
     now = replace(child, session=sessions.get(conn, row.session_id))
@@ -79,7 +78,7 @@ def cut_short(conn: Connection, child: Turn) -> Turn:
 def end_child(
     conn: Connection, child: Turn, messages: Sequence[ChatMessage], end: TurnEnd
 ) -> Delegated:
-    """End a child's turn with its last messages; a repeat has no effect."""
+    """End a child's turn with its last messages; idempotent."""
     turns.proceed(conn, child)
     turn_journal.close_group(conn, child, GIVEN_UP)
     turn_journal.commit(conn, child, messages, [], end)
@@ -87,7 +86,7 @@ def end_child(
 
 
 def pause_child(conn: Connection, child: Turn, calls: Sequence[ModelCall]) -> None:
-    """Leave a child to a later attempt, since its parent is interrupted; books its last calls."""
+    """Leave a child of an interrupted parent to a later attempt; book its last calls."""
     spending.book(conn, child.lease.conversation, child.id, child.sender, calls)
     conn.execute(
         update(turn)
@@ -111,7 +110,7 @@ def _delegated(conn: Connection, row: Row[Any]) -> Delegated:
 
 
 def _text(conn: Connection, row: Row[Any]) -> str:
-    """Return a turn's answer; else why it has none, and its last text."""
+    """Return a turn's answer, or the reason for its absence with the last text."""
     own = transcript.of_turn(conn, row.conversation, row.id)
     if row.error is None and own[-1]["role"] == "assistant":
         return partial_text(own) + text_of(own[-1])

@@ -1,7 +1,7 @@
-"""Inquiries: questions to a person while a turn waits, and their answers.
+"""Inquiries: questions to people for which a turn waits, and their answers.
 
-Life of a row: pending → answered, expired or cancelled, for good. A conversation with a pending row
-has no work (gateway/storage/queue/leases.py): its turn goes on when there is none.
+States of a row: pending → answered, expired or cancelled. A conversation with a pending row has no
+work (gateway/storage/queue/leases.py); its turn resumes when none is left.
 """
 
 import hashlib
@@ -29,23 +29,24 @@ from gateway.storage.schema import (
 
 InquiryState = Literal["pending", "answered", "expired", "cancelled"]
 ENDED = {"answered": "answered", "cancelled": "stopped", "expired": "not answered in time"}
-"""The note in place of the buttons of a question that ended."""
+"""The note that replaces the buttons of a closed question."""
 _UNKNOWN = '["?:"]'
-"""The senders of a turn of an older version: an unknown person, who may not act."""
+"""The senders of an older version's turn: an unknown person, who may not act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One inquiry.
+    """An inquiry.
 
     Attributes:
-        definition: Digest of the tool as it was offered; empty for a question of the agent.
-        turn_id: The turn whose call waits; a delegated child's has another conversation.
-        answer: approval: once, conversation or deny; clarify: the text. Empty before that.
+        definition: Digest of the offered tool; empty for a question of the agent.
+        turn_id: The turn whose call waits; a delegated child's is in another conversation.
+        answer: For an approval "once", "conversation" or "deny"; for a clarification the text.
+            Empty before the answer.
         by: The person who answered, "platform:sender id".
-        text: As shown in the chat, with the arguments of the call.
-        at: When it was asked; until `expires_at` it can be answered. Seconds since the epoch.
-        rule: The row of the policy that asks; empty for a question of the agent.
+        text: The shown text, with the call's arguments.
+        at: When it was asked; answerable until `expires_at`. Seconds since the epoch.
+        rule: The policy row that asks; empty for a question of the agent.
     """
 
     id: int
@@ -93,7 +94,7 @@ def find(conn: Connection, inquiry_id: int) -> Question | None:
 
 
 def upto_seq(conn: Connection, conversation_id: int) -> int:
-    """Return the newest entry of the inbox that the waiting turn answers; 0 for no turn."""
+    """Return the newest inbox entry answered by the waiting turn; 0 without one."""
     here = turn.c.conversation == conversation_id
     return conn.scalar(select(turn.c.upto_seq).where(here, is_running)) or 0
 
@@ -105,7 +106,7 @@ def pending(conn: Connection, conversation_id: int) -> list[Question]:
 
 @dataclass(frozen=True, slots=True)
 class WaitingQuestion:
-    """A pending question for operators; `senders`: of the waiting turn, "platform:sender id"."""
+    """A pending question; `senders` ("platform:sender id") are those of the waiting turn."""
 
     question: Question
     platform: str
@@ -115,7 +116,7 @@ class WaitingQuestion:
 
 
 def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
-    """Return the pending questions of all conversations, newest first, before question `after`."""
+    """List pending questions of all conversations, newest first, after question `after`."""
     here = conversation.c
     query: Any = (
         select(*_COLUMNS, here.platform, here.chat, here.title, turn.c.senders)
@@ -124,7 +125,7 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
         .where(is_unanswered)
     )
     rows = [row for row in conn.execute(query) if after is None or row.id < after]
-    # Sorted here: for an order by id SQLite would look at all that was ever asked.
+    # Sort here: for an order by id SQLite would scan all questions ever asked.
     newest_first = sorted(rows, key=lambda row: -row.id)[:limit]
     return [
         WaitingQuestion(
@@ -160,7 +161,7 @@ def enter(
     asked: Inquiry,
     timeout_s: float,
 ) -> Question:
-    """Store a pending question; `call` is unique in its turn."""
+    """Store a pending question; `call` is unique within its turn."""
     here = (conversation_id, turn_id, call)
     entered = _entered(conn, here, asked, state="pending", expires_at=now_s() + timeout_s)
     if asked.decision is not None:
@@ -171,9 +172,9 @@ def enter(
 def enter_approved(
     conn: Connection, conversation_id: int, turn_id: int, call: str, asked: Inquiry, by: str
 ) -> Question:
-    """Enter an inquiry that an earlier approval for the conversation answers.
+    """Store an inquiry answered by an earlier approval for the conversation.
 
-    The audit log records that the call was allowed; `by`: the person who had approved.
+    The audit log records the allowed call; `by` gave the earlier approval.
     """
     answer = {"state": "answered", "answer": "conversation", "answered_by": by}
     here = (conversation_id, turn_id, call)
@@ -183,9 +184,9 @@ def enter_approved(
 
 
 def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: float) -> str | None:
-    """Return the person who has approved such calls for the conversation, or None.
+    """Return who approved such calls for the conversation, or None.
 
-    Approvals count since the newest root, for `valid_s` seconds.
+    Approvals apply since the newest root, for `valid_s` seconds.
     """
     roots = (session.c.conversation == conversation_id, session.c.parent_session_id.is_(None))
     newest_root = select(func.max(session.c.id)).where(*roots).scalar_subquery()
@@ -197,9 +198,9 @@ def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: fl
         inquiry.c.definition == asked.definition,
         inquiry.c.state == "answered",
         inquiry.c.answer == "conversation",
-        # Not of a row that follows from another one: else each use would renew it.
+        # Exclude derived rows: otherwise each use would renew the approval.
         inquiry.c.answered_at > now_s() - valid_s,
-        # Ids of segments grow.
+        # Segment ids increase.
         turn.c.session_id >= newest_root,
     )
     return conn.scalar(standing.order_by(inquiry.c.id.desc()).limit(1))
@@ -224,17 +225,17 @@ def _entered(conn: Connection, here: tuple[int, int, str], asked: Inquiry, **mor
 
 
 def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
-    """Take an answer; False if the question is not pending any more, or its time is over."""
+    """Store an answer; return False if the question is closed or overdue."""
     taken = conn.execute(
         update(inquiry)
-        # Of two presses one finds it answered.
+        # The second of two presses finds it answered.
         .where(inquiry.c.id == inquiry_id, is_unanswered, inquiry.c.expires_at > now_s())
         .values(state="answered", answer=text, answered_by=by, answered_at=now_s())
         .returning(*inquiry.c)
     ).one_or_none()
     if taken is None:
         return False
-    # Else each of two answers at once could find the other question pending.
+    # Otherwise two concurrent answers could each find the other question pending.
     conversations.hold(conn, taken.conversation)
     if taken.kind == "approval":
         _put_on_record(conn, "denied" if text == "deny" else "approved", taken, by)
@@ -244,18 +245,18 @@ def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
 def _put_on_record(
     conn: Connection, kind: AuditKind, row: Any, by: str, *, grounds: Decision | None = None
 ) -> None:
-    """Put a decision into the audit log, with what exactly it was about.
+    """Record a decision and its exact subject in the audit log.
 
     Args:
-        by: The person who decided; "" for an expired question.
-        grounds: The reason for asking, if it is not on record yet.
+        by: Who decided; "" for an expired question.
+        grounds: The reason for asking, if not recorded yet.
     """
     detail = {
         "inquiry": row.id,
         "turn": row.turn_id,
         "call": row.call_id,
         "definition": row.definition,
-        # The text contains the arguments: its digest proves what was decided about.
+        # The text contains the arguments, so its digest proves the subject of the decision.
         "question_sha256": hashlib.sha256(row.question.encode()).hexdigest(),
         "scope": row.answer if kind == "approved" else None,
         "standing": kind == "approved" and row.answered_at is None,
@@ -267,10 +268,10 @@ def _put_on_record(
 
 
 def add_senders(conn: Connection, found: Question, senders: Sequence[str]) -> None:
-    """Add senders to the waiting turn: they may not be allowed what its own senders are.
+    """Add senders to the waiting turn, since they may have fewer rights than its own.
 
-    Likewise to the parent's turn of a delegated child. All senders but the first are quoted, and
-    noted for the lineage as well.
+    Also to the parent's turn of a delegated child. All senders but the first are quoted and noted
+    for the lineage as well.
     """
     if quoted := [Origin("quoted", sender) for sender in senders[1:]]:
         sessions.note_origins(conn, sessions.active(conn, found.conversation), quoted)
@@ -290,7 +291,7 @@ def senders(conn: Connection, found: Question) -> Sequence[str]:
 
 
 def read_before(conn: Connection, found: Question) -> set[Origin]:
-    """Return the origins that the waiting turn had read; for a delegated child also its parent."""
+    """Return the origins read by the waiting turn and, for a delegated child, its parent."""
     own = select(turn.c.session_id).where(turn.c.id == found.turn_id)
     its = session.c.id.in_(own) | (
         session.c.id == conversations.active_session_id(found.conversation)
@@ -303,14 +304,14 @@ def read_before(conn: Connection, found: Question) -> set[Origin]:
 
 
 def overdue(conn: Connection) -> list[Question]:
-    """Return the pending questions whose time is over, oldest first."""
+    """Return overdue questions, oldest first."""
     rows = conn.execute(select(*_COLUMNS).where(is_unanswered, inquiry.c.expires_at <= now_s()))
-    # Sorted here: for an order by id SQLite would look at all that was ever asked.
+    # Sort here: for an order by id SQLite would scan all questions ever asked.
     return sorted((_found(row) for row in rows), key=lambda found: found.id)
 
 
 def expire(conn: Connection, found: Question) -> bool:
-    """Stop waiting for an answer; returns False if that is over already."""
+    """Expire a question; return False if it is already closed."""
     expired = conn.execute(
         update(inquiry)
         .where(inquiry.c.id == found.id, is_unanswered, inquiry.c.expires_at <= now_s())
@@ -326,7 +327,7 @@ def expire(conn: Connection, found: Question) -> bool:
 
 
 def cancel(conn: Connection, conversation_id: int) -> int:
-    """Cancel all pending questions of a conversation; returns how many there were."""
+    """Cancel all pending questions of a conversation; return their number."""
     return _cancel(conn, inquiry.c.conversation == conversation_id)
 
 
@@ -346,11 +347,11 @@ def _cancel(conn: Connection, its: ColumnElement[bool]) -> int:
 def withdraw(
     conn: Connection, inquiry_id: int, note: str, *, but_in: int | None = None
 ) -> set[int]:
-    """Replace the buttons of a question by a note, in all chats that were asked.
+    """Replace a question's buttons by a note in all asked chats.
 
-    On platforms the message is edited (gateway/pipeline/delivery.py); pages read the note. Returns
-    the conversations with the note. `but_in`: the one in which a button was pressed, which the
-    platform itself removes.
+    Delivery edits the message on platforms (gateway/pipeline/delivery.py); pages read the note.
+    Return the conversations with the note. In `but_in` a button was pressed, so the platform
+    removes the buttons itself.
     """
     places = shown_in(conn, inquiry_id)
     for conversation_id, about in places.items():
@@ -360,12 +361,12 @@ def withdraw(
 
 
 def told(inquiry_id: int, conversation_id: int) -> str:
-    """Return the name of a question in the chat of an owner."""
+    """Return the key of a question in an owner's chat."""
     return f"inquiry:{inquiry_id}:owner:{conversation_id}"
 
 
 def shown_in(conn: Connection, inquiry_id: int) -> dict[int, str]:
-    """Return the conversations in which a question has buttons, with its name there."""
+    """Return the conversations where a question has buttons, with its key there."""
     return outbox.with_buttons(conn, f"inquiry:{inquiry_id}:")
 
 

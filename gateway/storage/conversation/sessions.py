@@ -1,9 +1,8 @@
 """Sessions: the segments of a conversation's lineage, each with its view plan and its base.
 
-A base is what requests begin with: a prompt and the tools. Most conversations have the same ones,
-so a text is stored once, by the hash of its content; a base names the texts of a prompt and its
-tools, and segments refer to a base. A root's own part of the prompt (`SystemPrompt.split`) is in
-the segment's row.
+A base is the start of requests: a prompt and the tools. Most conversations share them, so each text
+is stored once by its hash; a base refers to the texts of a prompt and tools, and segments refer to
+a base. A root's own part of the prompt (`SystemPrompt.split`) is in the segment's row.
 """
 
 import hashlib
@@ -43,15 +42,15 @@ from gateway.storage.schema import (
 
 DIGEST_BYTES = 16
 MOST_ORIGINS = 100
-"""Most origins of a lineage that are noted; of more one unknown origin takes the place."""
+"""Most stored origins of a lineage; one unknown origin replaces any excess."""
 
 
 def _find_base(
     conn: Connection, prompt: SystemPrompt, tools: str | None, inputs: Mapping[str, str] | None
 ) -> int:
-    """Return the id of a base with the shared part of a prompt; entered if it is new.
+    """Return the id of the base with a prompt's shared part, inserting a new one.
 
-    `tools` and `inputs` are None before version 0.3.
+    Before version 0.3, `tools` and `inputs` are None.
     """
     layers, stored_inputs = dumped(prompt.layers), dumped(inputs)
     digest = _digest_of(prompt.text, tools, layers, stored_inputs)
@@ -79,18 +78,18 @@ def _find_text(conn: Connection, body: str) -> int:
 
 
 def _digest_of(*parts: str | None) -> bytes:
-    """Return the key of a content; None differs from an empty text."""
+    """Return the hash key of a content; None differs from ""."""
     known = hashlib.sha256()
     for part in parts:
         encoded = b"" if part is None else part.encode()
-        # With its length: "ab" before "c" differs from "a" before "bc".
+        # Include the length, so that "ab", "c" differs from "a", "bc".
         known.update(b"%d:" % (-1 if part is None else len(encoded)))
         known.update(encoded)
     return known.digest()[:DIGEST_BYTES]
 
 
 def with_base(*columns: Any) -> Select[Any]:
-    """Select columns of segments with plan and base; a row for each segment."""
+    """Select columns of segments with plan and base, one row per segment."""
     shared, tools = prompt_text.alias("shared"), prompt_text.alias("tools")
     return select(
         *columns,
@@ -109,9 +108,9 @@ def with_base(*columns: Any) -> Select[Any]:
 
 
 def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
-    """Erase the given bases that no segment uses any more, and the texts that only they used.
+    """Delete the given unused bases and texts used only by them.
 
-    Call it in the transaction that erases a segment or gives it another base.
+    Call this in the transaction that deletes a segment or changes its base.
     """
     unused = ~exists().where(session.c.base_id == prompt_base.c.id)
     for base_id in base_ids:
@@ -129,26 +128,27 @@ def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One segment. Fields with "inherited" pass from parent to child.
+    """A segment. Fields marked "inherited" pass from parent to child.
 
     Attributes:
-        system_prompt: Built once per root segment, kept byte for byte; None until its first turn.
-        prompt_tokens: What the model last reported for this view; None before its first answer.
-        number: Place in its lineage, from 1 for a root.
-        prompt_upto_seq: Newest message that the report covers, the answer included.
-        prompt_output_tokens: Of the reported call.
-        report_model: The model that reported, and whose ratio it is; inherited. None if unknown.
-        token_ratio: The meter's correction of its estimates (agent/context/meter.py); inherited.
-        planner_state: Inherited.
-        start_reason: Why it was begun: first_message, new, compression, retry, …
-        tools: As `system_prompt`, in JSON; inherited with it. None also before version 0.3.
-        prompt_inputs: The inputs of both; None if unknown.
+        system_prompt: Built once per root segment and kept byte-identical; None until its first
+            turn.
+        prompt_tokens: The model's last report for this view; None before its first answer.
+        number: Position in its lineage; 1 for a root.
+        prompt_upto_seq: Newest message covered by the report, including the answer.
+        prompt_output_tokens: Output tokens of the reported call.
+        report_model: The model of the report and ratio, or None; inherited.
+        token_ratio: Correction factor of estimates (agent/context/meter.py); inherited.
+        planner_state: State of the planner; inherited.
+        start_reason: Why it started: first_message, new, compression, retry, …
+        tools: Tools as JSON, kept and inherited like `system_prompt`; None before version 0.3.
+        prompt_inputs: The inputs of prompt and tools; None if unknown.
         prefix: Fingerprint of the conversation's last request; inherited.
-        moved: Why the next request may begin differently from that one; None if it must not.
+        moved: Why the next request's prefix may differ from that one; None if it must not.
         prompt_layers: (name, characters) of each layer of the prompt, in order; inherited. Empty
             before version 0.5.
         base_id: The stored base with prompt, tools and inputs; inherited with them.
-        origins: Those that its lineage has read, except its own people; inherited.
+        origins: Origins read by its lineage, except its own people; inherited.
     """
 
     id: int
@@ -173,22 +173,21 @@ class Session:
 
     @property
     def prompt(self) -> SystemPrompt:
-        """The system prompt with its layers; an empty one before the first turn."""
+        """The system prompt with its layers; empty before the first turn."""
         return SystemPrompt(self.system_prompt or "", self.prompt_layers)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBase:
-    """The beginning of a segment's requests, and the context of its next question.
+    """The start of a segment's requests, and the context of its next question.
 
     Attributes:
-        tools: Their schemas as canonical JSON, in order.
-        inputs: The inputs of prompt and tools by name: a digest of the instructions, the model, …
-            They are compared for every turn.
-        write: Returns the system prompt of a segment; called in the transaction, only if one is
-            needed.
-        prefill: Messages that a root begins with.
-        context: The text before the question of the turn that begins.
+        tools: Tool schemas as canonical JSON, in order.
+        inputs: The inputs of prompt and tools by name (a digest of the instructions, the model, …),
+            compared in every turn.
+        write: Returns a segment's system prompt; called in the transaction if needed.
+        prefill: Messages at the start of a root.
+        context: The text before the new turn's question.
         context_origins: The origins of that text.
     """
 
@@ -201,14 +200,14 @@ class PromptBase:
 
 
 def started_at(conn: Connection, session_id: int) -> float:
-    """Return when a segment was begun, in seconds since the epoch."""
+    """Return a segment's start time, in seconds since the epoch."""
     query = select(session.c.started_at).where(session.c.id == session_id)
     at: float = conn.execute(query).scalar_one()
     return at
 
 
 def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
-    """Make the last request of a conversation's active segment that much older, for a replay."""
+    """Backdate the last request of a conversation's active segment, for a replay."""
     active = session.c.id == conversations.active_session_id(conversation_id)
     stored = conn.scalar(select(session.c.prefix).where(active))
     if stored is None:
@@ -219,14 +218,14 @@ def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
 
 
 def titled(title: str, number: int) -> str:
-    """Return a title as a segment shows it: the second one of a lineage as "Title #2"."""
+    """Return a segment's title; the second of a lineage is "Title #2"."""
     return title if number == 1 else f"{title} #{number}"
 
 
 def start_root(
     conn: Connection, conversation_id: int, reason: str, *, first_seq: int = 1
 ) -> Session:
-    """Begin a lineage: a segment without a parent that shows everything from `first_seq` on."""
+    """Start a lineage: a root segment that shows everything from `first_seq` on."""
     fresh = Session(0, conversation_id, ViewPlan(first_seq), None, None, start_reason=reason)
     root = _insert(conn, fresh, None)
     conversations.change(conn, conversation_id, active_session_id=root.id)
@@ -242,15 +241,14 @@ def split(
     *,
     keeps_candidate: bool = False,
 ) -> Session:
-    """End `parent` and move the conversation on to a child with another plan, as one step.
+    """End `parent` and continue the conversation in a child with a new plan, atomically.
 
-    The child inherits the beginning of requests byte for byte, the fingerprint of the last one, the
-    meter's ratio, and the planner's state unless another is given; it has no report, since its view
-    has another size. `keeps_candidate`: the summary prepared for `parent` passes to the child; else
-    it is dropped.
+    The child inherits the byte-identical start of requests, the last request's fingerprint, the
+    meter's ratio, and the planner's state unless a new one is given; it has no report, since its
+    view has a different size. With `keeps_candidate` the summary prepared for `parent` passes to
+    the child; otherwise it is dropped.
 
-    Raises `LeaseLost` if the conversation has moved on from `parent`; the caller's transaction must
-    write nothing.
+    Raises `LeaseLost` if `parent` is no longer active; the caller's transaction must write nothing.
     """
     ended = conn.execute(_END, {"p_session_id": parent.id, "p_reason": reason}).one_or_none()
     if ended is None:
@@ -265,7 +263,7 @@ def split(
         prompt_output_tokens=None,
         prompt_upto_seq=None,
         planner_state=parent.planner_state if state is None else state,
-        # Tools that run meanwhile may have noted more than the caller knows.
+        # Concurrent tools may have noted more origins than the caller knows.
         origins=load_origins(ended.origins),
     )
     child = _insert(conn, fresh, parent.id)
@@ -280,9 +278,9 @@ def split(
 
 
 def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Session:
-    """Return a segment with another prompt, for a child to inherit; stores the prompt's base.
+    """Return a segment with a new prompt for a child to inherit; store its base.
 
-    Even if the prompt is the same: undoing a note may have removed its base.
+    Even if the prompt is unchanged, since undoing a note may have removed its base.
     """
     if parent.base_id is None:
         return parent
@@ -295,9 +293,9 @@ def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Sess
 
 
 def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[PinnedNote]) -> None:
-    """Rewrite the notes in the prompts of conversations after one was removed.
+    """Rewrite the notes in conversations' prompts after a removal.
 
-    Prompts without notes keep their bytes.
+    Prompts without notes stay byte-identical.
     """
     ids = conversations.active_sessions(conversation_ids)
     rows = conn.execute(with_base(session).where(session.c.id.in_(ids)).order_by(session.c.id))
@@ -309,14 +307,14 @@ def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[P
 
 
 def end(conn: Connection, session_id: int, reason: str) -> None:
-    """End a segment, unless it has ended before, and drop its prepared summary."""
+    """End an active segment and drop its prepared summary."""
     conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none()
     conn.execute(_DROP_CANDIDATE, {"p_session_id": session_id})
 
 
 _END = (
     update(session)
-    # Of two splits one finds the segment ended: a parent has one child.
+    # The second of two splits finds the segment ended: a parent has one child.
     .where(session.c.id == bindparam("p_session_id"), session.c.ended_at.is_(None))
     .values(end_reason=bindparam("p_reason"), ended_at=now_s())
     .returning(session.c.origins)
@@ -333,7 +331,7 @@ def active(conn: Connection, conversation_id: int) -> Session:
 
 
 def find_active(conn: Connection, conversation_id: int) -> Session | None:
-    """As `active`; None if the conversation has been erased."""
+    """Like `active`, but None if the conversation was erased."""
     row = conn.execute(_ACTIVE, {"conversation_id": conversation_id}).one_or_none()
     return None if row is None else in_row(row)
 
@@ -352,17 +350,17 @@ _BY_ID = with_base(session).where(session.c.id == bindparam("session_id"))
 
 
 def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
-    """Keep the stored beginning of a segment's requests, unless its inputs have changed.
+    """Keep the stored start of a segment's requests unless its inputs changed.
 
-    A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
-    running conversation, unless its notes are of a version that made some by rules. Returns the
+    A newer Parley may write a different prompt from the same inputs, but must not change the prefix
+    of a running conversation, except for notes of a version that made some by rules. Return the
     current segment; its `moved` names changed tools or inputs.
     """
     based = replace(session, tools=base.tools, prompt_inputs=base.inputs)
     if session.system_prompt is None:
         return _store_prompt(conn, based, base.write(conn, session))
     if session.prompt_inputs is None:
-        # Version 0.2 has stored the prompt alone.
+        # Version 0.2 stored only the prompt.
         kept = SystemPrompt(session.system_prompt, session.prompt_layers)
         return _store_prompt(conn, based, kept)
     changes = _changes(session, base)
@@ -374,7 +372,7 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
 
 def _changes(session: Session, base: PromptBase) -> list[str]:
     known = session.prompt_inputs or {}
-    # An input that only this version knows does not move an older prefix.
+    # An input unknown to an older version does not change its prefix.
     changed = [name for name, value in base.inputs.items() if known.get(name, value) != value]
     if not FORMER_NOTES.isdisjoint(dict(session.prompt_layers)):
         changed.append(NOTES_LAYER)
@@ -386,13 +384,13 @@ def _store_prompt(conn: Connection, session: Session, prompt: SystemPrompt) -> S
     base_id = _find_base(conn, shared, session.tools, session.prompt_inputs)
     values = {"settled_id": session.id, "new_base": base_id, "new_own": own}
     conn.execute(_SET_BASE, values | {"new_moved": session.moved})
-    # Behind the change: as long as a segment refers to it, a base is not released.
+    # After the change, since a referenced base is not released.
     if session.base_id is not None:
         release_bases(conn, {session.base_id})
     return replace(session, base_id=base_id, system_prompt=prompt.text, prompt_layers=prompt.layers)
 
 
-# In an update SQLAlchemy keeps the names of columns for new values: other parameters need others.
+# SQLAlchemy reserves column names for new values in updates, so other parameters need other names.
 _SET_BASE = (
     update(session)
     .where(session.c.id == bindparam("settled_id"))
@@ -403,9 +401,9 @@ _SET_BASE = (
 
 
 def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> Session:
-    """Note origins that a segment's lineage has read; returns the segment with them.
+    """Add origins read by a segment's lineage; return the updated segment.
 
-    The stored ones are read again, since tools note some in parallel.
+    Read the stored origins again, since tools add some in parallel.
     """
     new = [each for each in dict.fromkeys(read) if each not in active.origins]
     if not new:
@@ -413,7 +411,7 @@ def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> S
     stored = conn.execute(_ORIGINS, {"session_id": active.id}).scalar_one()
     origins = tuple(dict.fromkeys([*load_origins(stored), *new]))
     if len(origins) > MOST_ORIGINS:
-        # An unknown one counts as the strictest.
+        # An unknown origin counts as the strictest.
         origins = (*origins[: MOST_ORIGINS - 1], Origin(origins[-1].kind, "?:?"))
     changed = (
         update(session).where(session.c.id == active.id).values(origins=_dump_origins(origins))
@@ -426,9 +424,9 @@ _ORIGINS = select(session.c.origins).where(session.c.id == bindparam("session_id
 
 
 def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
-    """Return all senders of a segment's lineage, as "platform:sender id".
+    """Return all senders of a segment's lineage ("platform:sender id").
 
-    Turns of versions without noted senders are left out: they let no guests in.
+    Omits turns of versions that did not store senders, which admitted no guests.
     """
     noted = conn.scalars(_SPEAKERS, {"conversation_id": conversation_id, "session_id": session_id})
     return {sender for senders in noted for sender in orjson.loads(senders)}
@@ -436,10 +434,10 @@ def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str
 
 def in_lineage(conversation_id: Any, session_id: Any) -> tuple[ColumnElement[bool], ...]:
     """Match the turns of a segment's lineage."""
-    # No index of parents: SQLite would look at the roots of all conversations.
+    # Avoid the index of parents, through which SQLite would scan all roots.
     is_root = func.coalesce(session.c.parent_session_id, 0) == 0
     roots = (session.c.conversation == conversation_id, is_root)
-    # Ids of segments grow.
+    # Segment ids increase.
     root = select(func.max(session.c.id)).where(*roots, session.c.id <= session_id)
     next_root = select(func.min(session.c.id)).where(*roots, session.c.id > session_id)
     return (
@@ -462,9 +460,9 @@ _SPEAKERS = (
 def held_by(
     conn: Connection, segments: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[Origin, ...]]:
-    """Return the origins of the lineages of segments (conversation, session), and their speakers.
+    """Return the origins and speakers of the lineages of (conversation, session) pairs.
 
-    A later lineage that reads them treats their own people like quoted ones.
+    A later lineage that reads them treats these people like quoted ones.
     """
     held = {}
     for here, segment in set(segments):
@@ -475,9 +473,9 @@ def held_by(
 
 
 def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
-    """Return all origins of conversations and their delegated children, with their speakers.
+    """Return all origins and speakers of conversations and their delegated children.
 
-    In a conversation of one person all words of others are noted with the segments.
+    In a one-person conversation the segments store all other people's origins.
     """
     found: set[Origin] = set()
     for each in conversation_ids:
@@ -506,13 +504,13 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
 
 
 _OWN = ("conversation", "start_reason", "number", "report_model", "token_ratio", "moved", "base_id")
-"""Columns that are fields of `Session` with the same name."""
+"""Columns with the same name as `Session` fields."""
 _REPORTED = ("prompt_tokens", "prompt_upto_seq", "prompt_output_tokens")
 _INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
 
 
 def in_row(row: Any) -> Session:
-    """Return the segment in a row of `with_base(…, session)`."""
+    """Build a segment from a row of `with_base(…, session)`."""
     prompt = None
     if row.base_id is not None:
         layers = tuple(map(tuple, orjson.loads(row.prompt_layers)))
@@ -534,7 +532,7 @@ def _dump_origins(origins: Iterable[Origin]) -> str | None:
 
 
 def load_origins(stored: str | None) -> tuple[Origin, ...]:
-    """Return stored origins."""
+    """Parse stored origins."""
     return () if stored is None else tuple(Origin(*each) for each in orjson.loads(stored))
 
 
@@ -544,7 +542,7 @@ def dumped(value: object) -> str | None:
 
 
 def dump_state(state: PlannerState) -> str:
-    """Return JSON text of the planner's state, without initial values."""
+    """Serialize the planner's state to JSON without default values."""
     named = {each.name: getattr(state, each.name) for each in fields(state)}
     own = {name: value for name, value in named.items() if value != getattr(_UNTOUCHED, name)}
     return orjson.dumps(own).decode()

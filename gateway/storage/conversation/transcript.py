@@ -1,4 +1,4 @@
-"""The transcript: append-only rows, the originals of long tool outputs, and imported sessions."""
+"""The transcript: append-only messages, full outputs of tools, and imported sessions."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from gateway.storage.queue import inbox
 from gateway.storage.schema import blob, id_in, iso_time, message, now_s
 
 END = 2**31 - 1
-"""Behind every message: the largest `seq` that the databases can hold."""
+"""After every message: the largest `seq` of the databases."""
 READ_LIMIT = 2000
-"""Most rows that one search for a text looks through; bounds a reader's time."""
+"""Most rows scanned by one text search, to bound a reader's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class MessagePlace:
 
 
 is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
-"""Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
+"""Not ephemeral, by the encoding of `agent.messages.encode`, where quotes in texts are escaped."""
 
 
 def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> int:
-    """Insert messages with the next seqs; returns the newest seq.
+    """Append messages; return the newest seq.
 
-    The caller holds the conversation's fence (or its admission lock).
+    The caller holds the conversation's fence or admission lock.
     """
     head = conversations.take_message_seqs(conn, place.conversation, len(messages))
     insert(conn, place, messages, head)
@@ -52,9 +52,9 @@ def insert(
     newest_seq: int,
     times: Sequence[float] = (),
 ) -> list[Entry]:
-    """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them.
+    """Insert messages under allocated seqs up to `newest_seq`.
 
-    Returns the messages with their seqs. `times`: theirs, instead of now.
+    Return the messages with their seqs. `times` replaces the current time.
     """
     first = newest_seq - len(messages) + 1
     rows = [
@@ -84,9 +84,9 @@ _INSERT = message.insert().values(at=now_s())
 def load_rows(
     conn: Connection, conversation_id: int, plan: ViewPlan, after_seq: int = 0
 ) -> list[tuple[int, str]]:
-    """Return the stored originals that the plan shows after a seq, in order.
+    """Return the stored messages that a plan shows after a seq, in order.
 
-    Decode many (`decoded`) outside of the event loop. A plan has few ranges: each is a statement.
+    Decode many (`decoded`) outside the event loop. Each of a plan's few ranges is a statement.
     """
     ranges = [part for span in shown_ranges(plan) for part in without((0, after_seq), span)]
     return [row for low, high in ranges for row in load_bodies(conn, conversation_id, low, high)]
@@ -98,12 +98,12 @@ def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
 
 
 def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
-    """Return the ranges of seqs that the plan shows, in order, ends included, without overlaps."""
+    """Return the seq ranges that a plan shows: inclusive, ordered, disjoint."""
     tail = max(plan.tail_from, plan.first_seq)
     between = {seq for seq in plan.pinned if max(plan.head_upto + 1, plan.first_seq) <= seq < tail}
     head = (plan.first_seq, min(plan.head_upto, tail - 1))
     spans = [head, *((seq, seq) for seq in sorted(between)), (tail, END)]
-    # No message has seq 0: this takes out a head that has no messages.
+    # No message has seq 0, so this removes an empty head.
     for hole in ((0, 0), *plan.hidden):
         spans = [part for span in spans for part in without(hole, span)]
     return spans
@@ -118,7 +118,7 @@ def without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int
 def load_bodies(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int, *, limit: int = END
 ) -> Sequence[tuple[int, str]]:
-    """Return at most `limit` stored messages of a range, with their seqs, in order."""
+    """Return up to `limit` stored messages of a range with seqs, in order."""
     return conn.execute(
         _BODIES,
         {
@@ -142,18 +142,18 @@ _BODIES = (
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
-    """Return the messages that a turn has recorded so far, its user message first."""
+    """Return a turn's recorded messages, user message first."""
     return [entry.message for entry in entries_of_turn(conn, conversation_id, turn_id)]
 
 
 def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> ChatMessage | None:
-    """Return a turn's user message; None for a turn that has recorded nothing."""
+    """Return a turn's user message, or None."""
     own = of_turn(conn, conversation_id, turn_id)
     return next((message for message in own if not is_ephemeral(message)), None)
 
 
 def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
-    """Return the messages that a turn has recorded so far, with their seqs."""
+    """Return a turn's recorded messages with seqs."""
     return decoded(
         conn.execute(_OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id}).all()
     )
@@ -170,7 +170,7 @@ _OF_TURN = (
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:
-    """Return the first and the last seq of a turn's messages; None if it has none."""
+    """Return the first and last seq of a turn's messages, or None."""
     low, high = conn.execute(
         select(func.min(message.c.seq), func.max(message.c.seq)).where(
             message.c.conversation == conversation_id, message.c.turn_id == turn_id
@@ -187,7 +187,7 @@ def read_past(
     limit: int,
     contains: str | None,
 ) -> list[PastMessage]:
-    """Return past messages in order, except context ones; see agent.ports.ConversationReader."""
+    """Return past messages in order, without context; see agent.ports.ConversationReader."""
     query = select(*PAST).where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
@@ -200,7 +200,7 @@ def read_past(
 
 
 def past(conn: Connection, rows: Collection[Any]) -> list[PastMessage]:
-    """Return rows with the columns of `PAST` as messages, with the origins of their lineages."""
+    """Convert rows with the columns of `PAST` to messages, with their lineages' origins."""
     held = sessions.held_by(conn, ((row.conversation, row.session_id) for row in rows))
     return [
         PastMessage(
@@ -217,14 +217,14 @@ PAST = tuple(
 
 
 def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) -> str:
-    """Store a long output; returns its id ("o12")."""
+    """Store a long output; return its id ("o12")."""
     values = {"conversation": conversation_id, "turn_id": turn_id, "body": text, "at": now_s()}
     number = conn.execute(blob.insert().values(values).returning(blob.c.id)).scalar_one()
     return f"o{number}"
 
 
 def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | None:
-    """Return a stored output of this conversation; None if it has none by that id."""
+    """Return a stored output of this conversation, or None."""
     number = id_in(output_id.removeprefix("o"))
     return conn.scalar(
         select(blob.c.body).where(blob.c.id == number, blob.c.conversation == conversation_id)
@@ -239,11 +239,11 @@ def tokens_shown(
     from_seq: int = 1,
     from_session: int = 0,
 ) -> int:
-    """Return the sum of the estimates of the messages that a plan shows.
+    """Sum the estimated tokens of the messages that a plan shows.
 
     Args:
-        from_seq: Only messages from there on.
-        from_session: Only what was recorded in this segment or a later one.
+        from_seq: Only messages from this seq on.
+        from_session: Only messages recorded in this segment or later.
     """
     here = (message.c.conversation == conversation_id, message.c.session_id >= from_session)
     tokens = select(func.sum(message.c.tokens)).where(*here)
@@ -256,7 +256,7 @@ def tokens_shown(
 
 
 def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq: int) -> bool:
-    """Whether none of these messages is erased (gateway/storage/retention.py)."""
+    """Whether none of these messages was erased (gateway/storage/retention.py)."""
     here = (message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq))
     count: int = conn.execute(select(func.count()).where(*here)).scalar_one()
     return count == last_seq - first_seq + 1
@@ -265,7 +265,7 @@ def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq
 def days(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int
 ) -> list[tuple[int, str]]:
-    """Return the first user message on each day of a range, with the day (UTC, ISO 8601)."""
+    """Return (seq, UTC date in ISO 8601) of each day's first user message in a range."""
     found: list[tuple[int, str]] = []
     here = (message.c.conversation == conversation_id, message.c.role == "user")
     said = select(message.c.seq, message.c.at).where(*here)
@@ -278,7 +278,7 @@ def days(
 
 
 def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
-    """Return when the newest message from `first_seq` on was entered, or None; in epoch seconds."""
+    """Return the time of the newest message from `first_seq` on, in epoch seconds, or None."""
     here = (message.c.conversation == conversation_id, message.c.seq >= first_seq)
     newest = select(message.c.at).where(*here).order_by(message.c.seq.desc()).limit(1)
     return conn.scalar(newest)
@@ -297,15 +297,15 @@ class ImportedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImportedSession:
-    """A session of another agent, except what was imported before.
+    """Another agent's session, without parts imported before.
 
     Attributes:
-        source: Its name, for its cursor.
-        position: The position up to which it was read.
-        title: Of the conversation if this is its newest session.
-        shown: The number of messages at its end that are in view if it goes on.
-        is_rest: Whether its beginning was imported before.
-        origins: Those that it has read, except its own people.
+        source: Its cursor's name.
+        position: The last read position.
+        title: The conversation's title, if this is its newest session.
+        shown: Number of its last messages that stay in view if it continues.
+        is_rest: Whether its start was imported before.
+        origins: Origins it has read, except its own people.
     """
 
     source: str
@@ -318,7 +318,7 @@ class ImportedSession:
 
 
 class ImportPlace(NamedTuple):
-    """The conversation as the platform's messages will name it."""
+    """A conversation's address as future messages will name it."""
 
     session_key: str
     address: Address
@@ -326,12 +326,11 @@ class ImportPlace(NamedTuple):
 
 
 def enter_imported(conn: Connection, place: ImportPlace, found: Sequence[ImportedSession]) -> bool:
-    """Enter the sessions of one conversation of another agent, oldest first, as one transaction.
+    """Import another agent's sessions of one conversation, oldest first, in one transaction.
 
-    In a chat that is new to Parley the newest session goes on, and earlier ones are out of view.
-    Elsewhere all imported messages are out of view, for searches alone. The cursor of a source
-    moves in the same transaction: nothing is entered twice. Returns False, with nothing done,
-    during a turn.
+    In a chat new to Parley the newest session continues and earlier ones are out of view. Otherwise
+    all imported messages are out of view and only searchable. The source's cursor moves in the same
+    transaction, so nothing is imported twice. Returns False, changing nothing, during a turn.
     """
     here = conversations.locked_by_key(conn, place.session_key)
     if here is not None and (here.pending or here.waits):
@@ -354,7 +353,7 @@ def enter_imported(conn: Connection, place: ImportPlace, found: Sequence[Importe
     origins = (origin for one in found for origin in one.origins)
     active = sessions.note_origins(conn, active, origins)
     if is_used or (goes_on and not found[-1].shown):
-        # Segments are numbered in order of time: an older one cannot follow the present one.
+        # Segments are numbered chronologically, so an older one cannot follow the current one.
         plan = active.plan.hiding(first, newest)
         sessions.split(conn, active, IMPORT, plan, keeps_candidate=True)
     for each in found:

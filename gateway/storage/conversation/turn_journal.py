@@ -1,8 +1,8 @@
-"""A turn's writes while it runs, and its end: done (answered), cancelled or dead.
+"""A turn's writes while it runs, and at its end: done (answered), cancelled or dead.
 
-Every function but `leave_preview` and `go_on_from`, which belong to another transaction, starts
-with the fence, which raises `LeaseLost` or `TurnCancelled`: then nothing is written. All rows of an
-end change in one transaction; a repeat has no effect.
+Every function except `leave_preview` and `go_on_from`, which belong to other transactions, starts
+with the fence, which raises `LeaseLost` or `TurnCancelled` before anything is written. All rows of
+an end change in one transaction; repeating it has no effect.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ from gateway.storage.schema import (
 def record_message(
     conn: Connection, current: Turn, message: ChatMessage, call: ModelCall | None = None
 ) -> int:
-    """Append an intermediate message; returns its seq. A model's call is journalled and booked."""
+    """Append an intermediate message, journal and book its model call, and return its seq."""
     seq, n = _enter_message(conn, current, message)
     if message["role"] == "assistant":
         _journal_model(conn, current, call, seq, n)
@@ -51,7 +51,7 @@ def record_message(
 
 
 def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> tuple[int, int]:
-    """Append one message of a running turn; returns its seq and the number of the next step."""
+    """Append a message of a running turn; return its seq and the next step number."""
     taken = leases.take_seqs(conn, current.lease, (current.id, current.upto_seq), (1, 0))
     if taken is None:
         proceed(conn, current)
@@ -64,7 +64,7 @@ def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> tup
 def _journal_model(
     conn: Connection, current: Turn, call: ModelCall | None, seq: int, n: int
 ) -> None:
-    """Journal step `n` of the model, the message `seq`; book its call, and store its report."""
+    """Journal model step `n` with message `seq`, book its call, and store its report."""
     values = {
         "turn_id": current.id,
         "n": n,
@@ -82,10 +82,10 @@ def _journal_model(
 
 
 def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) -> None:
-    """Store a call's figures about the view up to and including message `seq`, its answer.
+    """Store a call's figures about the view through its answer, message `seq`.
 
-    A call without a ratio or prefix keeps the stored ones. The first report of a child segment is
-    also the real size after its compaction. A call without usage of its provider changes nothing.
+    Missing ratios or prefixes keep the stored ones. A child segment's first report is also the real
+    size after its compaction. A call without reported usage changes nothing.
     """
     usage = call.usage
     if usage is None or call.estimated:
@@ -100,14 +100,14 @@ def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) ->
         "new_prefix": sessions.dumped(call.prefix),
     }
     conn.execute(_REPORT, values)
-    # Number 1 is a root, which no compaction began.
+    # Number 1 is a root, which has no compaction.
     if told.number != 1:
         its, reported = compaction.c.child_session_id == told.id, compaction.c.tokens_after_reported
         unreported = update(compaction).where(its, reported.is_(None))
         conn.execute(unreported.values(tokens_after_reported=usage.prompt_tokens))
 
 
-# Values that are named as columns are set besides these.
+# Values named like columns are set in addition.
 _REPORT = (
     update(session)
     .where(session.c.id == bindparam("reporting_id"))
@@ -126,7 +126,7 @@ def _is_step(call: ModelCall | None) -> bool:
 
 
 def book(conn: Connection, current: Turn, call: ModelCall | None) -> None:
-    """Book a call that has made no message, if there is one."""
+    """Book a call without a message, if any."""
     if call is not None:
         spending.book(conn, current.lease.conversation, current.id, current.sender, [call])
 
@@ -138,12 +138,13 @@ def start_tool(
     effect: JournaledEffect,
     decision: Decision | None = None,
 ) -> None:
-    """Note that a tool is about to run; a call is noted once, with its present effect.
+    """Journal the intent to run a tool, once per call, with its current effect.
 
-    What was refused before a crash may be allowed after it. The decision goes into the audit log.
+    A call refused before a crash may be allowed after it. The decision is recorded in the audit
+    log.
     """
     proceed(conn, current)
-    # Only an earlier attempt can have noted it, and left it open.
+    # Only an earlier attempt can have journaled it and left it open.
     is_open = any(each["id"] == call["id"] for each in open_calls(list(current.messages)))
     again = {"p_turn_id": current.id, "p_call_id": call["id"], "p_effect": effect}
     if is_open and conn.execute(_NOTE_AGAIN, again).rowcount:
@@ -177,9 +178,9 @@ _RECORDED: Mapping[str, AuditKind] = {
 def _put_on_record(
     conn: Connection, current: Turn, call: ToolCall, decision: Decision | None
 ) -> None:
-    """Put the decision about a call into the audit log, behind the fence.
+    """Record the decision about a call in the audit log, after the fence.
 
-    All lock the conversation before the end of that log: else two could wait for each other.
+    Everyone locks the conversation before the log's end, to avoid deadlocks.
     """
     if decision is None:
         return
@@ -207,9 +208,9 @@ def record_result(
     origins: Collection[Origin] = (),
     marks: Collection[StepMark] = (),
 ) -> int:
-    """Append a tool's result and close its journal entry; returns the result's seq.
+    """Append a tool's result and close its journal entry; return the result's seq.
 
-    Its origins are noted for the turn's lineage, the marks for the turn.
+    Stores its origins for the turn's lineage and its marks for the turn.
     """
     seq, _ = _enter_message(conn, current, message)
     sessions.note_origins(conn, current.session, origins)
@@ -221,7 +222,7 @@ def record_result(
 
 
 def _is_started(turn_id: Any, call_id: Any) -> ColumnElement[bool]:
-    """Match the open journal entry of a call; some servers use an id again in a later step."""
+    """Match the open journal entry of a call, since some servers reuse ids in later steps."""
     return and_(step.c.turn_id == turn_id, step.c.call_id == call_id, step.c.state == "started")
 
 
@@ -239,7 +240,7 @@ _NOTE_AGAIN = (
 
 
 def call_key(conn: Connection, current: Turn, call_id: str) -> str:
-    """Return a name for a call: some servers use an id again after a call with a result."""
+    """Return a unique key for a call, since some servers reuse ids after a result."""
     earlier = select(func.count()).where(
         step.c.turn_id == current.id, step.c.call_id == call_id, step.c.state == "done"
     )
@@ -248,20 +249,20 @@ def call_key(conn: Connection, current: Turn, call_id: str) -> str:
 
 
 def store_output(conn: Connection, current: Turn, text: str) -> str:
-    """Store a tool's full output; returns its id."""
+    """Store a tool's full output; return its id."""
     proceed(conn, current)
     return transcript.store_blob(conn, current.lease.conversation, current.id, text)
 
 
 def notify(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None:
-    """Tell the chat something while the turn goes on."""
+    """Send a notice to the chat during the turn."""
     enter(conn, current, fence(conn, current.lease), parts)
 
 
 def enter(
     conn: Connection, current: Turn, place: Conversation, parts: Sequence[OutboxPart]
 ) -> None:
-    """Enter rows into the outbox of `place`, the turn's conversation."""
+    """Append rows to the outbox of the turn's conversation."""
     parts = _shown_in(place, current, parts)
     outbox.append(conn, place.id, parts, inbox_seq=current.upto_seq, turn_id=current.id)
 
@@ -271,13 +272,13 @@ def _shown_in(
 ) -> Sequence[OutboxPart]:
     if place.chat == current.lease.address.chat:
         return parts
-    # The chat has moved since the turn began: there the ids are those of other messages.
+    # The chat moved since the turn began, so the ids would name other messages.
     return [replace(part, preview_ref=None, reply_to=None) for part in parts]
 
 
 def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
-    """Note that a message with this nonce will be posted as the live preview."""
-    # Committed before the message is posted: after a crash the platform is asked for this nonce.
+    """Record that a preview with this nonce will be posted."""
+    # Committed before the post: after a crash the platform is asked for this nonce.
     fence(conn, current.lease)
     mark = {"p_turn_id": current.id, "p_ref": PREVIEW_INTENT + nonce}
     if conn.execute(_SET_PREVIEW, mark).rowcount == 0:
@@ -285,7 +286,7 @@ def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
 
 
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:
-    """Remember the platform's id of the live preview, which the final answer will replace."""
+    """Store the platform's id of the live preview, which the final answer replaces."""
     if fence(conn, current.lease).chat == current.lease.address.chat:
         conn.execute(_SET_PREVIEW, {"p_turn_id": current.id, "p_ref": ref})
 
@@ -298,15 +299,15 @@ _SET_PREVIEW = (
 
 
 def leave_preview(conn: Connection, lease: Lease) -> None:
-    """Keep the answer from replacing the preview, or a parent's, below which something was said."""
+    """Keep the answer from replacing a preview (or a parent's) that has later messages below it."""
     its = turn.c.conversation == (lease.parent or lease.conversation)
     conn.execute(update(turn).where(its, is_running).values(preview_ref=None))
 
 
 def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None:
-    """End an attempt that waits for a person; this attempt is not counted.
+    """End an attempt that waits for a person, without counting it.
 
-    `parts`: what its live preview becomes, for good, if it has one.
+    `parts` is the permanent text of its live preview, if any.
     """
     forgive_attempt(conn, current)
     if parts:
@@ -315,15 +316,15 @@ def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> Non
 
 
 def go_on_from(conn: Connection, conversation_id: int, seq: int) -> None:
-    """Show the answer of a conversation's waiting turn below the newest reply to its question."""
+    """Move a waiting turn's answer below the newest reply to its question."""
     here = (turn.c.conversation == conversation_id, is_running, turn.c.upto_seq < seq)
     conn.execute(update(turn).where(*here).values(upto_seq=seq))
 
 
 CANCELLED = "Cancelled by the user."
-"""The result of a call that a stopped turn leaves open."""
+"""The result of a stopped turn's open call."""
 NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
-"""Outcomes of turns whose messages have no answer, and are marked as failed."""
+"""Outcomes without an answer; their messages are marked as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +332,9 @@ class TurnEnd:
     """The end of a turn.
 
     Attributes:
-        call: The call of its last message, booked with the end; of purpose "lost" if it was cut
-            off. None if all calls are booked.
-        chosen: The model that the conversation uses from now on, "" for the default; None for no
-            change.
+        call: The last message's call, booked with the end (purpose "lost" if cut off); None if all
+            calls are booked.
+        chosen: The conversation's new model, "" for the default, None for no change.
     """
 
     outcome: str
@@ -345,13 +345,13 @@ class TurnEnd:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The usage of a turn, over all its attempts, lost calls and summaries included.
+    """A turn's usage over all attempts, including lost calls and summaries.
 
     Attributes:
-        iterations: Steps of the model in its journal; `tool_calls` likewise.
-        usd: None if the price of any call is unknown.
-        estimated: Whether Parley counted the tokens of any call.
-        released: Whether the commit gave its conversation back.
+        iterations: Number of journaled model steps; `tool_calls` likewise.
+        usd: Cost; None if any price is unknown.
+        estimated: Whether Parley estimated any call's tokens.
+        released: Whether the commit released its conversation.
     """
 
     iterations: int
@@ -374,19 +374,19 @@ def commit(
     *,
     releases: bool = False,
 ) -> Totals:
-    """Answer: final messages, outbox rows, inbox done and counters in one transaction.
+    """Commit an answer: final messages, outbox rows, inbox states and counters in one transaction.
 
-    The files that its tools have made are shown after `parts`. A repeat has no effect.
+    Files made by its tools follow `parts`. Idempotent.
 
     Args:
-        parts: The answer, with new keys; nothing for a delegated child.
-        releases: Whether its conversation is given back if nothing else waits in it.
+        parts: The answer with new keys; empty for a delegated child.
+        releases: Whether to release the conversation if nothing else waits.
     """
     running, wanted = (current.id, current.upto_seq), (len(messages), len(parts))
     taken = leases.take_seqs(conn, current.lease, running, wanted, releases=releases)
     if taken is None:
         proceed(conn, current)
-        # It has ended: a commit whose answer was lost is made again by its caller.
+        # Already ended: the caller repeats a commit whose response was lost.
         here = {"in_conversation": current.lease.conversation, "closed_id": current.id}
         return Totals(*conn.execute(_TOOK, here).one())
     place, released, progress = taken
@@ -417,7 +417,7 @@ def commit(
 def cancel(
     conn: Connection, current: Turn, partial: str, parts: Sequence[OutboxPart], end: TurnEnd
 ) -> Totals:
-    """End a turn that its user stopped; what it has written stays."""
+    """End a turn stopped by its user; its messages stay."""
     place = fence(conn, current.lease)
     close_group(conn, current, CANCELLED)
     if partial:
@@ -429,7 +429,7 @@ def cancel(
 
 
 def bury(conn: Connection, current: Turn, parts: Sequence[OutboxPart], end: TurnEnd) -> Totals:
-    """Give a turn up after its last attempt: a dead letter, and a notice to its chat."""
+    """Give up a turn after its last attempt: dead letter and notice to its chat."""
     place = fence(conn, current.lease)
     close_group(conn, current, "The turn was given up before this finished.")
     enter(conn, current, place, parts)
@@ -438,13 +438,13 @@ def bury(conn: Connection, current: Turn, parts: Sequence[OutboxPart], end: Turn
 
 
 def close_group(conn: Connection, current: Turn, text: str) -> None:
-    """Give open tool calls a result, so that no half group stays (invariant 6).
+    """Close open tool calls with a result, so that no incomplete group stays (invariant 6).
 
     Their questions are cancelled.
     """
     questions.cancel_of_turn(conn, current.id)
     if current.lease.parent is not None:
-        # A child shows nothing but its questions.
+        # A child's only outbox rows are its questions.
         outbox.drop_unsent(conn, current.lease.parent, current.id)
     messages = transcript.of_turn(conn, current.lease.conversation, current.id)
     results = [
@@ -460,7 +460,7 @@ def _close(
     end: TurnEnd,
     last_steps: int = 0,
 ) -> Totals:
-    """End a turn and its entries; `last_steps`: steps that its row does not count yet."""
+    """End a turn and its entries; `last_steps` are not counted in its row yet."""
     inbox.finish_turn(conn, current.lease.conversation, current.id, state)
     values = {
         "in_conversation": current.lease.conversation,
@@ -472,7 +472,7 @@ def _close(
         "last_steps": last_steps,
     }
     totals = Totals(*conn.execute(_CLOSE, values).one())
-    # Only tool calls ask people and delegate.
+    # Only tool calls ask questions and delegate.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
         _end_children(conn, current)
@@ -517,7 +517,7 @@ def _closing() -> Any:
     return (
         update(turn)
         .where(turn.c.id == _this, turn.c.id == sums.c.turn_id)
-        # State, outcome and error are named as columns, and are set besides these.
+        # State, outcome and error are named like columns and set in addition.
         .values({
             **{name: sums.c[name] for name in known},
             "cache_write_tokens": sums.c.cache_write_5m_tokens + sums.c.cache_write_1h_tokens,
@@ -545,7 +545,7 @@ def _end_children(conn: Connection, current: Turn) -> None:
 
 
 def cancel_running(conn: Connection, conversation_id: int) -> None:
-    """Cancel the running turn, if any, with its questions: a newer message replaces it."""
+    """Cancel the running turn, if any, and its questions, replaced by a newer message."""
     questions.cancel(conn, conversation_id)
     here = (turn.c.conversation == conversation_id, is_running)
     if (upto := conn.scalar(select(turn.c.upto_seq).where(*here))) is not None:

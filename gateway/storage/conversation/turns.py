@@ -1,7 +1,7 @@
-"""Turns: what one is, its senders, how it begins, is resumed and leaves the view.
+"""Turns: their data, senders, start, resumption, and removal from the view.
 
-What a turn writes, and how it ends: turn_journal.py. Senders are named "platform:sender id", as in
-budgets and in the settings' lists of owners.
+turn_journal.py has a turn's writes and its end. Senders are "platform:sender id", as in budgets and
+owner lists.
 """
 
 from collections import Counter
@@ -42,35 +42,34 @@ from gateway.storage.schema import inbox as inbox_table
 PREVIEW_INTENT = "?"
 """Prefix of `turn.preview_ref` until the id of an announced preview is known."""
 MOST_BLAMED = 2
-"""Deaths of the process for which a turn is given up."""
+"""Process deaths blamed on a turn after which it is given up."""
 NOT_AT_WORK = 0
-"""The epoch of a turn without a lease at work; those of leases begin with 1."""
+"""The epoch of a turn without an active lease; lease epochs start at 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One or more entries of the inbox on their way to one answer.
+    """One or more inbox entries that get one answer.
 
     Attributes:
-        upto_seq: Entry of the inbox below which its answer is shown: the newest that it answers, or
-            a newer one, as for the turn before it; fixed when it began, except for answers to its
-            questions.
-        attempt: 1 for the first; grows only by crashes that left no new journalled step.
-        entries: Its recorded messages with their seqs: context, user message, …
-        started_calls: Ids of side-effect calls that were started and have no result.
-        reply_to: The platform's id of the newest message that is answered.
-        refs: The platform's ids of all messages that are answered.
+        upto_seq: Inbox entry below which its answer is shown: the newest it answers or a newer one;
+            fixed at the start, except for answers to its questions.
+        attempt: 1 for the first; grows only after crashes without a new journaled step.
+        entries: Its recorded messages with seqs: context, user message, …
+        started_calls: Ids of started side-effect calls without a result.
+        reply_to: The platform's id of the newest answered message.
+        refs: The platform's ids of all answered messages.
         preview_ref: The platform's id of its live preview.
-        preview_nonce: Of a live preview that was announced, and may be shown or not.
-        stopped: Its user stopped it, and the process ended before that took effect.
-        command: The command that it carries out; None for a turn of the agent.
-        sender: Of the newest entry, whose budget counts.
-        senders: All senders of words in its question: of entries, context, and a repeated question.
-        model: What `/model` has chosen for the conversation; None for the settings' own.
-        deaths: Deaths of the process while it ran, since its last progress.
-        blamed: Those of them that it is blamed for (gateway/storage/queue/blame.py).
+        preview_nonce: Nonce of an announced live preview, which may or may not be shown.
+        stopped: Whether its user stopped it before the process ended.
+        command: The command it runs; None for a turn of the agent.
+        sender: Sender of the newest entry, whose budget applies.
+        senders: All senders of text in its question: entries, context, and a repeated question.
+        model: The conversation's model chosen by `/model`; None for the default.
+        deaths: Process deaths while it ran, since its last progress.
+        blamed: Number of these blamed on it (gateway/storage/queue/blame.py).
         retries: The dead turn that it asks again.
-        asked: The entries of the inbox that it answers, in order.
+        asked: The inbox entries it answers, in order.
     """
 
     id: int
@@ -97,7 +96,7 @@ class Turn:
 
     @property
     def begins_at(self) -> int:
-        """Seq of its first message; `END` if it has recorded none."""
+        """Seq of its first message; `END` without messages."""
         return min((entry.seq for entry in self.entries), default=END)
 
     @property
@@ -107,13 +106,13 @@ class Turn:
 
     @property
     def question(self) -> MessageRef:
-        """What it answers, as its platform knows it."""
+        """The answered message on its platform."""
         sender = self.sender.partition(":")[2] or None
         return MessageRef(self.lease.address, sender, self.reply_to)
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
-        """What the turn has recorded so far."""
+        """The recorded messages."""
         return tuple(entry.message for entry in self.entries)
 
 
@@ -122,10 +121,10 @@ class AskedQuestion:
     """The question of a turn.
 
     Attributes:
-        asked: What the model reads; None for a command, which is not in the transcript.
-        others: Senders of words in it, in addition to those of the turn's entries.
-        retries: The dead turn that is asked again.
-        origins: Its files and pasted parts (`message_content.origins_of`).
+        asked: The model's input; None for a command, which is not in the transcript.
+        others: Additional senders of text in it, besides those of the turn's entries.
+        retries: The dead turn that it repeats.
+        origins: Origins of files and pasted parts (`message_content.origins_of`).
     """
 
     asked: Content | None
@@ -135,16 +134,16 @@ class AskedQuestion:
 
 
 def has_running(conn: Connection, conversation_id: int) -> bool:
-    """Whether a turn has begun in a conversation and not ended."""
+    """Whether a conversation has an unfinished turn."""
     return conn.execute(_RUNNING, {"conversation_id": conversation_id}).first() is not None
 
 
 def find_running(
     conn: Connection, held: Held, base: PromptBase, *, counts: bool = True
 ) -> Turn | None:
-    """Return the conversation's unfinished turn, counting one more attempt at it.
+    """Return a conversation's unfinished turn, counting a further attempt.
 
-    What its requests begin with is settled again: see `sessions.settle_base`.
+    Settles the start of its requests again; see `sessions.settle_base`.
     """
     if not held.runs:
         return None
@@ -160,10 +159,10 @@ def find_running(
 
 
 def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool = True) -> int:
-    """Count one more attempt at a running turn, under this lease; returns its number.
+    """Count an attempt at a running turn under this lease; return its number.
 
-    With progress since the last one the numbers of attempts and deaths start over. `counts`: False
-    to repeat the last attempt.
+    Progress since the last attempt resets the counts of attempts and deaths. `counts=False` repeats
+    the last attempt.
     """
     progress = progress_of(conn, row)
     values: dict[str, Any] = {"attempt": row.attempt + 1 if counts else max(row.attempt, 1)}
@@ -175,7 +174,7 @@ def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool
 
 
 def progress_of(conn: Connection, row: Row[Any]) -> int:
-    """Return how many steps a turn and its delegated children have made."""
+    """Count the steps of a turn and its delegated children."""
     query = select(func.sum(turn.c.progress)).where(
         turn.c.conversation.in_(conversations.children_of_turn(row.id))
     )
@@ -193,15 +192,15 @@ def begin(
     question: AskedQuestion,
     base: PromptBase,
 ) -> Turn:
-    """Freeze these queued entries into a new turn and record its user message.
+    """Turn these queued entries into a new turn and record its user message.
 
-    The caller's transaction ends with it.
+    Ends the caller's transaction.
 
     Args:
-        held: The conversation, as this transaction has found it.
+        held: The conversation as read by this transaction.
         entries: At least one queued message, in order.
-        base: What its requests begin with, if `sessions.settle_base` says so; a root begins with
-            its prefill, and the question comes with its context.
+        base: The start of its requests, if `sessions.settle_base` needs it; a root starts with its
+            prefill, and the question includes its context.
     """
     lease, asked = held.lease, question.asked
     whose = (*senders_of(lease, entries), *question.others, *_earlier_senders(conn, entries))
@@ -209,7 +208,7 @@ def begin(
     active = held.active or sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
     if not lease.shared:
-        # If several people write, all senders of the lineage are looked up anyway.
+        # In a shared conversation all senders of the lineage are read anyway.
         own = {f"{lease.address.platform}:{entry.sender}" for entry in entries}
         quoted = [Origin("quoted", who) for who in whose if who not in own]
         session = sessions.note_origins(conn, session, quoted)
@@ -218,7 +217,7 @@ def begin(
         if question.origins:
             brought += _told_apart(session, question.origins)
         session = sessions.note_origins(conn, session, brought)
-    # Only a root has none yet, and only a root begins with the examples.
+    # Only a new root has no prompt, and only a root starts with the examples.
     if active.system_prompt is None:
         transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
     seqs = (entries[0].seq, entries[-1].seq)
@@ -250,7 +249,7 @@ def begin(
 
 
 def _told_apart(session: Session, origins: Iterable[Origin]) -> Iterator[Origin]:
-    """Yield origins of files, with names that no earlier file of the lineage has."""
+    """Yield file origins with names unique within the lineage."""
     known = {each.which for each in session.origins}
     for origin in origins:
         names = chain([origin.which], (f"{origin.which} ({n})" for n in count(2)))
@@ -260,14 +259,14 @@ def _told_apart(session: Session, origins: Iterable[Origin]) -> Iterator[Origin]
 
 
 MOST_SAID = 500
-"""Newest messages of a lineage whose addresses count as named."""
+"""Number of a lineage's newest messages whose addresses count as named."""
 
 
 def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[tuple[str, bool]]:
-    """Return people's own words in a segment's lineage, the newest first.
+    """Return people's own texts in a segment's lineage, newest first.
 
-    With each: whether its message also has a pasted part. Messages that quote or forward are left
-    out: their text does not show the author of each part.
+    Each with whether its message also has a pasted part. Omits messages that quote or forward,
+    whose parts cannot be attributed.
     """
     query = (
         select(*inbox.OF_ENTRY)
@@ -286,7 +285,7 @@ def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a turn's journal; `result` is JSON of its status and its marks."""
+    """A step of a turn's journal; `result` is JSON with status and marks."""
 
     turn_id: int
     kind: str
@@ -299,12 +298,12 @@ class Step:
 
     @property
     def status(self) -> str:
-        """The status of a tool's call; empty while it is unknown."""
+        """The status of a tool call; empty while unknown."""
         return str(orjson.loads(self.result).get("status", "")) if self.result else ""
 
     @property
     def marks(self) -> frozenset[StepMark] | None:
-        """None if it has no result, or one of a version without marks."""
+        """The marks; None without a result or from a version without marks."""
         noted = orjson.loads(self.result).get("marks") if self.result else None
         return None if noted is None else frozenset(noted)
 
@@ -319,7 +318,7 @@ def steps_of(conn: Connection, turn_ids: Iterable[int]) -> list[Step]:
 
 
 def tool_steps(conn: Connection, current: Turn) -> list[Step]:
-    """Return the calls of a turn and its delegated children that will not run again."""
+    """Return the final tool calls of a turn and its delegated children."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     return [Step(*row) for row in conn.execute(_TOOL_STEPS, {"turn_id": current.id})]
@@ -340,7 +339,7 @@ _TOOL_STEPS = (
 
 
 def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
-    """Return the results of tools that the delegated children of a turn have read."""
+    """Return the tool results read by a turn's delegated children."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     query = select(message.c.seq, message.c.body).where(
@@ -352,9 +351,9 @@ def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:
-    """Return the running turn, else a new one of the oldest entry that waits, to be given up.
+    """Return the running turn, or a new one for the oldest waiting entry, to give it up.
 
-    Nothing is settled or recorded for it, since that may be what fails.
+    Settles and records nothing for it, since that may be what fails.
     """
     held = look(conn, lease)
     if not held.runs:
@@ -368,7 +367,7 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
         inbox.take(conn, turn_id, entries)
     row = conn.execute(_RUNNING, {"conversation_id": lease.conversation}).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
-    # A `/stop` from before does not count for an entry that an operator queued again since.
+    # An earlier `/stop` does not apply to an entry requeued by an operator since.
     return replace(taken_up, stopped=held.runs and held.cancel_upto_seq >= row.upto_seq)
 
 
@@ -380,9 +379,9 @@ def enter(
     whose: Sequence[str],
     retries: int | None = None,
 ) -> tuple[int, int]:
-    """Enter a running turn; returns its id and `upto_seq`.
+    """Insert a running turn; return its id and `upto_seq`.
 
-    `seqs`: of the first and the last entry of the inbox that it answers.
+    `seqs` are the first and last inbox entries it answers.
     """
     values = {
         "conversation": lease.conversation,
@@ -399,8 +398,8 @@ def enter(
 
 
 _NEWEST_SEQ = bindparam("newest_seq", type_=Whole)
-# `here` and not `conversation`: SQLAlchemy keeps the names of columns for what is set.
-# A turn that began with newer entries does not count: a repeated question is answered in its place.
+# `here`, not `conversation`: SQLAlchemy reserves column names for set values. Ignores turns that
+# began with newer entries: a repeated question is answered at its place.
 _SPOKE_BELOW = (
     select(turn.c.upto_seq)
     .where(turn.c.conversation == bindparam("here"), turn.c.first_seq <= _NEWEST_SEQ)
@@ -431,11 +430,11 @@ def _record_question(
 
 
 def proceed(conn: Connection, current: Turn) -> Conversation:
-    """Fence, and notice a `/stop` even if its signal was lost: the start of each write of a turn.
+    """Fence, and detect a `/stop` whose signal was lost; the start of each write of a turn.
 
     Raises:
         LeaseLost: Another worker has the conversation.
-        TurnCancelled: Its user stopped the turn.
+        TurnCancelled: The user stopped the turn.
     """
     row = fence(conn, current.lease)
     if row.cancel_upto_seq >= current.upto_seq:
@@ -444,7 +443,7 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
 
 
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
-    """Move the fenced turn to the segment that it has begun, also for when it is resumed.
+    """Move the fenced turn to its new segment, also for its resumption.
 
     Raises `LeaseLost` if the turn has ended; the caller's transaction must write nothing.
     """
@@ -454,9 +453,9 @@ def move_on(conn: Connection, current: Turn, session: Session) -> None:
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:
-    """Take one attempt back, after a graceful stop or to wait for a person.
+    """Uncount an attempt, after a graceful stop or to wait for a person.
 
-    Until it is resumed a death of the process does not count for it.
+    Until it is resumed, process deaths do not count for it.
     """
     fence(conn, current.lease)
     conn.execute(
@@ -467,7 +466,7 @@ def forgive_attempt(conn: Connection, current: Turn) -> None:
 
 
 def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Turn:
-    """Return a turn as its rows have it."""
+    """Load a turn from its rows."""
     started = conn.scalars(_STARTED, {"turn_id": row.id})
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
@@ -507,7 +506,7 @@ _STARTED = select(step.c.call_id).where(
 
 
 def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
-    """End the active lineage and begin one whose view is empty."""
+    """End the active lineage and start one with an empty view."""
     sessions.end(conn, sessions.active(conn, lease.conversation).id, reason)
     head = fence(conn, lease).message_head
     sessions.start_root(conn, lease.conversation, reason, first_seq=head + 1)
@@ -515,7 +514,7 @@ def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
 
 
 def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
-    """Take the newest turn out of the view; returns what was asked in it, or None."""
+    """Remove the newest turn from the view; return its question, or None."""
     newest = _newest_ended(conn, conversation_id)
     if newest is None or not hide(conn, conversation_id, newest.id):
         return None
@@ -524,9 +523,9 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
 
 
 def asked_newest(conn: Connection, lease: Lease) -> tuple[tuple[str, ...], int | None]:
-    """Return the senders of the question that `hide_newest` returns, and its dead turn, if any.
+    """Return the senders of the newest question and its dead turn, if any.
 
-    A second repetition of what failed refers to the first turn, too.
+    A second repetition of a failed turn refers to the first one, too.
     """
     newest = _newest_ended(conn, lease.conversation)
     if newest is None:
@@ -546,10 +545,10 @@ def _newest_ended(conn: Connection, conversation_id: int) -> Row[Any] | None:
 
 
 def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
-    """Split the session (reason `retry`) so that its view leaves a turn out.
+    """Split the session (reason `retry`) to remove a turn from its view.
 
-    What a summary says about the turn stays. A turn that is running meanwhile is resumed in the new
-    session. Returns False, with nothing done, if no message of the turn is in the view.
+    Summaries of the turn stay. A running turn resumes in the new session. Returns False, changing
+    nothing, if the view has no message of the turn.
     """
     session = sessions.active(conn, conversation_id)
     place = transcript.range_of_turn(conn, conversation_id, turn_id)
@@ -558,7 +557,7 @@ def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
     plan = session.plan.hiding(*place)
     newest = conversations.message_head(conn, conversation_id)
     if newest > place[1]:
-        # Signed thinking is bound to the exact conversation before it.
+        # Signed thinking is bound to the exact preceding conversation.
         plan = replace(plan, thinking_from=newest + 1)
     child = sessions.split(conn, session, "retry", plan)
     conn.execute(
@@ -574,18 +573,18 @@ def _newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
 
 
 def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return the senders of these entries and the authors whom they quote."""
+    """Return the senders of these entries and their quoted authors."""
     platform = lease.address.platform
     return tuple(dict.fromkeys(f"{platform}:{who}" for each in entries for who in each.speakers))
 
 
 def _senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return a turn's senders; an older version has not stored them."""
+    """Return a turn's senders, which older versions did not store."""
     return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
 
 
 def _earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
-    """Return the senders of the earlier turns of entries that an operator has queued again."""
+    """Return the senders of earlier turns of requeued entries."""
     turns = {entry.turn_id for entry in entries} - {None}
     if not turns:
         return []
@@ -595,7 +594,7 @@ def _earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[st
 
 
 def segments(conn: Connection, named: Collection[str]) -> dict[int, tuple[int, int]]:
-    """(conversation, session) of those of these turns that exist, by their ids."""
+    """Return (conversation, session) of the existing turns by id."""
     ids = {id_in(each) for each in named} - {None}
     columns = (turn.c.id, turn.c.conversation, turn.c.session_id)
     return {
