@@ -1,8 +1,8 @@
-"""Runs a gateway, from the settings to its end: the only file that connects concrete classes.
+"""Runs a gateway from settings to shutdown; the only file that connects concrete classes.
 
-`run` is the whole story; its caller holds the home (`own_home` in gateway/supervision/home.py).
-`assembled` connects the objects, `parts_of` lists what runs side by side, `serving` runs it and
-stops it in order. gateway/wiring.py builds what the settings name.
+Start reading at `run`; its caller holds the home (`own_home` in gateway/supervision/home.py).
+`assembled` connects the objects, `parts_of` lists the concurrent parts, `serving` runs and stops
+them in order. gateway/wiring.py builds the configured objects.
 """
 
 import asyncio
@@ -74,12 +74,12 @@ from gateway.supervision.vitals import Vitals
 log = structlog.get_logger()
 
 DELIVER_WITHIN_S = 5.0
-"""A stop waits this long for committed answers to be sent; the next start sends the rest."""
+"""Seconds that a stop waits for committed answers to be sent; the next start sends the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platforms:
-    """The connected accounts and their supervision; on SQLite there are no `others`."""
+    """The connected accounts and their supervision; `others` is None on SQLite."""
 
     adapters: Mapping[silence.Account, Adapter]
     supervised: Sequence[Supervised]
@@ -91,7 +91,7 @@ class Platforms:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A running gateway's parts, in the order of the path of a message."""
+    """A gateway's parts, in the order of a message's path."""
 
     reloading: Reloading
     database: Database
@@ -109,12 +109,12 @@ class Gateway:
 
     @property
     def replica(self) -> Replica:
-        """This process among all that work on the database."""
+        """This process among all on the database."""
         return self.worker.replica
 
 
 OnReady = Callable[[int, Sequence[Checked]], None]
-"""Receives the port of the web chat and the results of checking all keys and tokens."""
+"""Receives the web chat's port and the results of checking keys and tokens."""
 
 
 async def run(
@@ -127,10 +127,10 @@ async def run(
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
-        on_start: Called before any message is received: what must hold for the first one is
-            written here. Returns what is called once messages are accepted.
-        source: Where the settings are read again; None: they do not change.
-        whole: Settings for the audit log, if `settings` lack some of their parts.
+        on_start: Called before any message is received, to write what the first one needs. Returns
+            a function to call once messages are accepted.
+        source: The source for reloads; None if the settings never change.
+        whole: The settings for the audit log, if `settings` is incomplete.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -144,7 +144,7 @@ async def run(
         checked, others, _, _ = await asyncio.gather(
             credentials.learn_windows(line),
             credentials.learn_windows(writers),
-            # While the providers take their time to answer.
+            # Concurrently with the providers' responses.
             asyncio.to_thread(wiring.load_adapters, settings),
             load_beside(wiring.models_of(line)[0].name),
         )
@@ -162,7 +162,7 @@ async def run(
         gateway = await held.enter_async_context(
             assembled(settings, database, agent, accounts, origin, death=journal.owed)
         )
-        # The turns that the last death interrupted are charged with it by now, once.
+        # The interrupted turns have now been charged with the last death.
         journal.settled()
         await gateway.reloading.note(whole or settings)
         if origin.held:
@@ -175,7 +175,7 @@ async def run(
 
 @asynccontextmanager
 async def _closed_if_it_fails(models: Sequence[ChatModel]) -> AsyncIterator[None]:
-    """Close the models if the body fails: they were asked before the parts that close them."""
+    """Close the models if the body fails, before the parts exist that would close them."""
     try:
         yield
     except BaseException:
@@ -185,15 +185,15 @@ async def _closed_if_it_fails(models: Sequence[ChatModel]) -> AsyncIterator[None
 
 
 def _prepare_process() -> None:
-    """Close the memory to others, and keep descriptors for what must go on."""
-    # Before any program is started: its environment and memory hold tokens and what people wrote.
+    """Protect the process memory and reserve file descriptors."""
+    # Before any program starts: environment and memory contain tokens and users' text.
     confinement.close_memory()
     log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
     descriptors.RESERVE.keep(descriptors.RESERVED)
 
 
 def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Event]:
-    """Return the events that the first and the second signal set."""
+    """Return the events set by the first and the second signal."""
     stop, force = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -210,10 +210,10 @@ Run = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def _repeated(name: str, check: Run, every_s: float, *, at_once: bool = False) -> Run:
-    """Repeat a check until cancelled; an exception is logged, and the next check follows.
+    """Repeat a check until cancelled, logging exceptions.
 
     Args:
-        at_once: Whether the first check does not wait.
+        at_once: Whether to run the first check immediately.
     """
 
     async def run() -> NoReturn:
@@ -225,7 +225,7 @@ def _repeated(name: str, check: Run, every_s: float, *, at_once: bool = False) -
             except StorageError as exc:
                 log.warning("work_failed", work=name, error=str(exc))
             except Exception as exc:
-                # Whatever it is, messages are still answered.
+                # Messages must still be answered.
                 log.exception("work_failed", work=name, error=repr(exc))
             await asyncio.sleep(every_s)
 
@@ -235,13 +235,14 @@ def _repeated(name: str, check: Run, every_s: float, *, at_once: bool = False) -
 def parts_of(
     gateway: Gateway, journal: CrashJournal | None = None
 ) -> tuple[dict[str, Run], dict[str, Run]]:
-    """Return, by name, what runs side by side; the worker is apart, it ends with its last turn.
+    """Return the concurrent parts by name.
 
     Args:
-        journal: Of a process of its own, which also reloads and notifies its service manager.
+        journal: The crash journal of a standalone process, which also reloads and notifies its
+            service manager.
 
     Returns:
-        What runs until the stop, and what runs until the last answers are delivered.
+        The parts that run until the stop, and those that run until the last answers are delivered.
     """
     platforms, beside, replica = gateway.platforms, gateway.beside, gateway.replica
     examination, alerts = platforms.examination, platforms.alerts
@@ -290,9 +291,9 @@ def parts_of(
 async def serving(
     gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, journal: CrashJournal | None = None
 ) -> AsyncIterator[tuple[int, Sequence[Checked]]]:
-    """Run all parts; the body begins once messages are accepted, and its end waits for `stop`.
+    """Run all parts; the body starts when messages are accepted, and its end waits for `stop`.
 
-    Then: intake off, turns finish (not if `force` is set), committed answers are delivered.
+    Then stop the intake, let turns finish unless `force` is set, and deliver committed answers.
 
     Args:
         journal: See `parts_of`.
@@ -349,13 +350,13 @@ async def assembled(
     *,
     death: Death | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Connect the parts. Whatever an earlier process left unfinished becomes ready.
+    """Connect the parts, and make an earlier process's unfinished work ready.
 
-    Each part is complete once built, so none can be called before it has what it needs.
+    Each part is complete once built, so none can be called too early.
 
     Args:
-        origin: With the loaded plugins; None for none, and settings that do not change.
-        death: How that process ended, or None if nothing is known of it.
+        origin: Contains the loaded plugins; None without plugins and with fixed settings.
+        death: How that process ended; None if unknown.
     """
     origin = origin or AgentOrigin()
     access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), silence.Traffic()
@@ -386,7 +387,7 @@ async def assembled(
         Recall(database, plugins, access, reader) if is_heard else None,
     )
     shared = Shared(database, owners, wakeups, Stops(), budgets, adapters, plugins, beside)
-    # After everything that can fail: a start that ends earlier must not charge that death.
+    # After everything that can fail: a failed start must not charge that death.
     place = f"{socket.gethostname()} {settings.home}"
     replica = await wiring.registered(database, place, death or Death(), receiving, accounts.share)
     worker = Worker(database, replica, turn_kit_of(TurnParts(settings, mind, shared)), [*adapters])
@@ -410,7 +411,7 @@ async def assembled(
     server = _server(reloading, platforms, instruments, door)
     async with AsyncExitStack() as closing:
         closes = (replica.close, reloading.close, server.stop)
-        # The last one first: the adapters.
+        # In reverse order: the adapters first.
         for close in (*closes, *(each.close for each in adapters.values())):
             closing.push_async_callback(close)
         await closing.enter_async_context(instruments.recording())
@@ -424,7 +425,7 @@ def _platforms(
     watch: silence.Watch,
     reactions: ReactionQueue,
 ) -> Platforms:
-    """Build what watches the connected accounts."""
+    """Build the supervision of the connected accounts."""
     shared, supervised = reloading.parts.shared, reloading.parts.supervised
     vitals = Vitals(
         supervised,
@@ -468,7 +469,7 @@ def _listen(
 
 
 def _others(reloading: Reloading, accounts: wiring.Accounts) -> OtherReplicas | None:
-    """Connect this replica with the others; None on SQLite."""
+    """Connect this replica to the others; None on SQLite."""
     shared = reloading.parts.shared
     if shared.database.server is None:
         return None
@@ -482,7 +483,7 @@ def _others(reloading: Reloading, accounts: wiring.Accounts) -> OtherReplicas | 
 async def _tell_at_the_start(
     database: Database, adapters: Mapping[silence.Account, Adapter], intake: GatewayIntake
 ) -> None:
-    """Notify people approved meanwhile; log accounts with conversations but without settings."""
+    """Notify people approved meanwhile; log accounts with conversations but no settings."""
     await intake.tell_approved()
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:
@@ -510,7 +511,7 @@ def _server(
         routes = [*health.routes(None), *webhooks]
         keys = "web.webhook_host, web.webhook_port"
         apart, webhooks = Port(on.webhook_host or on.host, on.webhook_port, routes, keys), []
-    # `parley chat` reaches the web chat through the socket even if the page is not served.
+    # `parley chat` uses the web chat through the socket even if the page is off.
     private = [] if on.enabled else chat_page
     private = [*private, health.control_route(), *control.alert_routes(platforms.alerts)]
     return HttpServer(

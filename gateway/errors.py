@@ -18,15 +18,15 @@ from agent.errors import AttemptEnds
 
 
 class GatewayError(Exception):
-    """Base of everything the gateway raises on purpose."""
+    """Base class of the gateway's errors."""
 
 
 class SettingsError(GatewayError):
-    """A setting is unknown or has a value that is not allowed; one line for each."""
+    """Unknown or invalid settings; one line each."""
 
 
 class StorageError(GatewayError, AttemptEnds):
-    """A failure of the database; a turn that meets it is tried again later."""
+    """A database failure; an affected turn is retried later."""
 
 
 class StorageUnavailable(StorageError):
@@ -34,23 +34,22 @@ class StorageUnavailable(StorageError):
 
 
 class CommitUnknown(StorageUnavailable):
-    """The answer to a commit was lost.
+    """The response to a commit was lost.
 
-    Trying again is safe: each transaction function does nothing the second time (by a unique key),
-    or is fenced.
+    A retry is safe: each transaction function is idempotent (by a unique key) or fenced.
     """
 
 
 class DatabaseReplaced(StorageUnavailable):
-    """The file was removed, replaced or cut, or an older copy was put in its place."""
+    """The file was removed, replaced, truncated, or restored from an older copy."""
 
 
 class DatabaseLocked(StorageError):
-    """A second process on the same SQLite file."""
+    """Another process uses the same SQLite file."""
 
 
 class DatabaseTooNew(StorageError):
-    """The schema's revision is unknown to this version of Parley."""
+    """This version of Parley does not know the schema's revision."""
 
 
 class LeaseLost(StorageError):
@@ -62,8 +61,8 @@ class TurnCancelled(StorageError):
 
 
 class NotFound(GatewayError):
-    """There is no such row."""
+    """The row does not exist."""
 
 
 class GatewayNotRunning(GatewayError):
-    """No gateway listens in this PARLEY_HOME."""
+    """No gateway runs in this PARLEY_HOME."""

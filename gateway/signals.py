@@ -1,7 +1,7 @@
-"""Hints within the process that rows have changed. Rows are the truth: a lost hint costs seconds.
+"""Hints within the process about changed rows. Rows are authoritative: a lost hint costs seconds.
 
-Intake, worker, delivery and the fetcher of files know these hints, not each other. `Stops` ends a
-running turn at `/stop`, before its next write would fail.
+Intake, worker, delivery and the file fetcher share these hints instead of knowing each other.
+`Stops` ends a running turn on `/stop`, before its next write would fail.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 class Hint(Generic[P]):
-    """One kind of hint. Calling it calls all listeners at once; without listeners it is lost."""
+    """One kind of hint. Calling it calls all listeners; without listeners it is lost."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[P, None]] = []
@@ -27,61 +27,61 @@ class Hint(Generic[P]):
         self._listeners.append(listener)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Give the hint."""
+        """Send the hint."""
         for listener in self._listeners:
             listener(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """All hints by name; `app.py` says who listens."""
+    """All hints by name; `app.py` registers the listeners."""
 
     work: Hint[int] = field(default_factory=Hint)
-    """A conversation's inbox has something new."""
+    """A conversation's inbox changed."""
     ready: Hint[int] = field(default_factory=Hint)
-    """A conversation's turn can continue or end without a new message: its files are there or
-    will never come, its question is settled, it was stopped."""
+    """A conversation's turn can continue or end without a new message: its files arrived or failed,
+    its question is settled, or it was stopped."""
     files: Hint[[]] = field(default_factory=Hint)
-    """A message came with files, or one that waits for its files was dropped."""
+    """A message with files came, or one waiting for files was dropped."""
     stop: Hint[int, int] = field(default_factory=Hint)
-    """A conversation's turns up to this inbox seq are cancelled."""
+    """A conversation's turns up to this inbox seq were cancelled."""
     reaction: Hint[MessageRef, Reaction] = field(default_factory=Hint)
-    """A message must be marked."""
+    """A message needs a reaction."""
     outbox: Hint[int] = field(default_factory=Hint)
-    """A conversation's outbox has something new."""
+    """A conversation's outbox changed."""
     forgotten: Hint[[]] = field(default_factory=Hint)
-    """`parley forget` erased a conversation: no text of it may stay in memory."""
+    """A conversation was erased: drop its text from memory."""
 
     def mark(self, turn: Turn, reaction: Reaction) -> None:
-        """Have all messages of a turn marked."""
+        """Request a reaction on all messages of a turn."""
         for ref in turn.refs:
             self.reaction(replace(turn.question, message_ref=ref), reaction)
 
 
 class Stops:
-    """The turns of this process that can be stopped at once, by conversation."""
+    """The stoppable turns of this process by conversation."""
 
     def __init__(self) -> None:
         self._scopes: dict[int, tuple[int, asyncio.Timeout]] = {}
         self._stopped: dict[int, int] = {}
 
     def stop(self, conversation_id: int, upto_seq: int) -> None:
-        """Interrupt the turn that answers nothing newer than `upto_seq`, now or when it begins."""
+        """Interrupt a turn that answers nothing newer than `upto_seq`, now or when it starts."""
         self._stopped[conversation_id] = upto_seq
         if conversation_id in self._scopes:
             self._interrupt(conversation_id)
 
     def running(self) -> Iterable[int]:
-        """Return the conversations whose turns run now."""
+        """Return the conversations with running turns."""
         return self._scopes.keys()
 
     def forget(self, conversation_id: int) -> None:
-        """Drop the stops from before the next turn: the rows have them."""
+        """Drop stops from before the next turn, which the rows contain."""
         self._stopped.pop(conversation_id, None)
 
     @contextmanager
     def covering(self, turn: Turn, scope: asyncio.Timeout) -> Iterator[None]:
-        """Let `stop` end the scope of this turn."""
+        """Let `stop` end this turn's scope."""
         conversation_id = turn.lease.conversation
         self._scopes[conversation_id] = (turn.upto_seq, scope)
         self._interrupt(conversation_id)

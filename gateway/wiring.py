@@ -1,8 +1,8 @@
-"""Builds what the settings name: models, agent, context, prompts, adapters, tools of MCP servers.
+"""Builds the configured objects: models, agent, context, prompts, adapters, MCP tools.
 
-`app.py` connects the result; commands show with it what a gateway would use. A platform, a model
-or an MCP server that is not configured is not imported: each SDK costs 40 to 75 MB. Each key of a
-model is a model of its own, so that recovery can switch between them.
+`app.py` connects the result; commands use it to show a gateway's configuration. Unconfigured
+platforms, models and MCP servers are not imported, since each SDK costs 40 to 75 MB. Each key of a
+model becomes a separate model, so that recovery can switch between them.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ from gateway.supervision.credentials import INSIDE, Configured
 log = structlog.get_logger()
 
 SIDE_TASK_S = 60.0
-"""For all calls of one summary or one reading for the memory."""
+"""Time limit for all calls of one summary or one memory reading, in seconds."""
 NO_PLUGINS = Plugins()
 
 
@@ -82,7 +82,7 @@ def build_line(settings: Settings) -> list[Configured]:
     """Return the main model and its fallbacks, in order; no network call is made.
 
     Raises:
-        SettingsError: A model lacks its key, or a block cannot be used.
+        SettingsError: A model lacks its key, or a block is unusable.
     """
     named = {"model": settings.model}
     named |= {f"fallbacks.{number}": block for number, block in enumerate(settings.fallbacks)}
@@ -90,7 +90,7 @@ def build_line(settings: Settings) -> list[Configured]:
 
 
 def models_of(line: Sequence[Configured]) -> list[ChatModel]:
-    """Return all models, one for each key, in the order in which they are asked."""
+    """Return all models, one per key, in the order in which they are tried."""
     return [model for block in line for model in block.models]
 
 
@@ -98,7 +98,7 @@ def _configured(place: str, block: ModelSettings) -> Configured:
     try:
         return Configured(block, build_models(block), place)
     except ModelError as exc:
-        # The models know their settings as `model.…`, wherever they are.
+        # Models name their settings `model.…` regardless of the actual path.
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
 
 
@@ -111,7 +111,7 @@ def build_agent(
     """Return the agent: the configured models, and the enabled, MCP (`foreign`) and plugin tools.
 
     Raises:
-        SettingsError: A tool does not exist, or cannot be confined as the settings demand.
+        SettingsError: A tool does not exist or cannot be confined as configured.
     """
     others = [*foreign, *plugins.tools({*BUILTIN, *(tool.name for tool in foreign)})]
     try:
@@ -138,7 +138,7 @@ def build_agent(
 
 
 def _offered(settings: Settings) -> ToolSettings:
-    """Return the settings of the tools, without `skill_view` if there are no skills."""
+    """Return the tool settings, without `skill_view` if no skills exist."""
     enabled = settings.tools.enabled
     try:
         has_skills = bool(SkillShelf(settings.home / SKILLS).names())
@@ -154,10 +154,10 @@ def _offered(settings: Settings) -> ToolSettings:
 def build_context(
     settings: Settings, agent: Agent, writers: Sequence[Configured] | None = None
 ) -> ContextParts:
-    """Build the parts that keep views within the window: limits, engine, summary models.
+    """Build the context parts: limits, engine, summary models.
 
     Args:
-        writers: Of `build_writers`; None to build them.
+        writers: Result of `build_writers`; None to build them.
     """
     compression, model = settings.compression, agent.models[0]
     writers = build_writers(settings) if writers is None else writers
@@ -175,17 +175,17 @@ def build_context(
 
 
 def choose_engine(settings: Settings) -> EngineFactory:
-    """Load the context engine of the settings, or the built-in one if it cannot be loaded."""
+    """Load the configured context engine, or the built-in one if that fails."""
     name = settings.context.engine
     section = settings.context.model_dump(exclude={"engine"}).get(name)
     return resolve(name, settings.home, settings.plugins.options_of(name), section)
 
 
 def build_writers(settings: Settings) -> list[Configured]:
-    """Return the model that only writes summaries, if one is named; no network call is made.
+    """Return the configured summary-only model, if any; makes no network call.
 
     Raises:
-        SettingsError: It lacks its key, or the block cannot be used.
+        SettingsError: It lacks its key, or the block is unusable.
     """
     return _auxiliaries(settings, settings.auxiliary.compression, "auxiliary.compression")
 
@@ -197,9 +197,9 @@ def _auxiliaries(settings: Settings, block: AuxiliaryModelSettings, name: str) -
 def build_summariser(
     settings: Settings, agent: Agent, writers: Sequence[Configured]
 ) -> Summariser | None:
-    """Return the summariser: the auxiliary model first, then those that answer.
+    """Return the summariser: the auxiliary model first, then the answering models.
 
-    None if all are inside Parley (offline, replay): the extractor is used alone.
+    None if all are inside Parley (offline, replay): then only the extractor is used.
     """
     answering = (model for model in agent.models if model.provider not in INSIDE)
     if not (models := [*models_of(writers), *answering]):
@@ -209,14 +209,14 @@ def build_summariser(
 
 
 def build_readers(settings: Settings) -> list[Configured]:
-    """Return the model that reads for the memory, if one is named; as `build_writers`."""
+    """Return the configured memory-reading model, if any, like `build_writers`."""
     return _auxiliaries(settings, settings.auxiliary.memory, "auxiliary.memory")
 
 
 def build_memory_reader(
     settings: Settings, mind: Mind, budgets: Budgets, owners: Owners, wakeups: Wakeups
 ) -> MemoryReader | None:
-    """Return the reader for the notebook, or None if no model is named for it."""
+    """Return the notebook's reader, or None without a configured model."""
     if not mind.readers:
         return None
     redact, rests = redactor_of(settings).text, mind.agent.recovery.rests
@@ -225,16 +225,16 @@ def build_memory_reader(
 
 
 def build_embedder(settings: Settings, database: Database) -> Embedder | None:
-    """Return the embedder for searches, or None if no model is named for it."""
+    """Return the embedder for searches, or None without a configured model."""
     model = embedding_model(settings)
     return None if model is None else Embedder(database, model, redactor_of(settings))
 
 
 def embedding_model(settings: Settings) -> ModelSettings | None:
-    """Return the model of embeddings with its server and key; None if none is named.
+    """Return the embedding model with server and key; None if not configured.
 
     Raises:
-        SettingsError: It has no server with `/embeddings`, or its key cannot be used.
+        SettingsError: It has no server with `/embeddings`, or its key is unusable.
     """
     if settings.auxiliary.embeddings.model is None:
         return None
@@ -251,9 +251,9 @@ def embedding_model(settings: Settings) -> ModelSettings | None:
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
-    """Return the auxiliary block completed by the main model's: its provider, its keys."""
+    """Complete an auxiliary block with the main model's provider and keys."""
     main = settings.model
-    # A key goes to no other provider or address than the one that it was given for.
+    # A key must not be sent to another provider or address.
     same = block.provider in {"auto", "main", main.provider} and block.base_url is None
     own_keys = same and not block.has_key
     return main.model_copy(
@@ -272,7 +272,7 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
 
 
 def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
-    """Return the writer of system prompts; the operator's files are read now."""
+    """Return the writer of system prompts, reading the operator's files now."""
     files = OperatorFiles(settings.home, settings.agent.workspace)
     files.read()
     return Prompts(
@@ -291,15 +291,15 @@ def build_mind(
     writers: Sequence[Configured] | None = None,
     before: Mind | None = None,
 ) -> Mind:
-    """Return the mind of these settings.
+    """Build the mind for these settings.
 
     Args:
-        writers: Models that only write summaries; None to build them.
-        before: The mind in use until now; None at the start.
+        writers: Summary-only models; None to build them.
+        before: The previous mind; None at the start.
 
     Raises:
-        SettingsError: There is a budget, and a model without a known price; at the start also: the
-            model that reads for the memory lacks its key.
+        SettingsError: A budget is set but a model has no known price; at the start also if the
+            memory-reading model lacks its key.
     """
     context = build_context(settings, agent, writers)
     if before is not None:
@@ -307,7 +307,7 @@ def build_mind(
     agent = with_pictures_of(database, with_engine_tools(agent, context))
     readers = tuple(models_of(build_readers(settings))) if before is None else before.readers
     models = (*agent.models, *context.writers, *readers)
-    # Once more, now with the models that write summaries, and those that read.
+    # Again, now including summary and memory models.
     refuse_unpriced(settings.budget, models)
     return Mind(agent, context, build_prompts(settings, plugins), models, readers)
 
@@ -336,7 +336,7 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
 def build_alerts(
     current: Callable[[], Settings], examination: Examination, wakeups: Wakeups, owners: Owners
 ) -> AlertWatch | None:
-    """Return the alerts for owners, or None if the settings (`current`) switch them off."""
+    """Return the owners' alerts, or None if switched off in the settings (`current`)."""
     alerts = current().alerts
     if not alerts.enabled:
         return None
@@ -351,15 +351,14 @@ def build_alerts(
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The accounts that a gateway serves, before their adapters exist.
+    """A gateway's accounts, before their adapters exist.
 
     Attributes:
-        renderers: The intake replies in the transaction that admits a message, so it needs them
-            before there is an adapter.
-        connect: Returns their adapters, which hand what they receive to the intake.
-        share: This process's part of the platforms' limits.
-        chats: Those that several replicas serve; None on SQLite.
-        make: Returns the adapter of one account; None: it cannot be restarted.
+        renderers: Renderers by account, which the intake needs before adapters exist.
+        connect: Returns the adapters, connected to the intake.
+        share: This process's share of the platform limits.
+        chats: Chats served by several replicas; None on SQLite.
+        make: Builds one account's adapter; None if accounts cannot be restarted.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
@@ -372,8 +371,8 @@ class Accounts:
 def build_accounts(settings: Settings) -> Accounts:
     """Return all configured accounts, the web chat first.
 
-    The web chat is always there: `parley chat` reaches it through the Unix socket even if
-    `web.enabled` is false.
+    The web chat always exists: `parley chat` uses it through the Unix socket even if `web.enabled`
+    is false.
     """
     blocks = _blocks(settings)
     is_shared = isinstance(location_of(settings), DatabaseServer)
@@ -396,7 +395,7 @@ def build_accounts(settings: Settings) -> Accounts:
             except Exception as exc:
                 if platform == BUILT_IN:
                     raise
-                # One account's trouble: the others go on.
+                # A broken account must not affect the others.
                 account = account_of(block)
                 is_clear = isinstance(exc, AdapterError | UnusableEnvironment)
                 reason = str(exc) if is_clear else "it cannot be started; the log says why"
@@ -410,27 +409,27 @@ def build_accounts(settings: Settings) -> Accounts:
 
 
 def load_adapters(settings: Settings) -> None:
-    """Import the adapters of all configured accounts, before `build_accounts` needs them."""
+    """Import the configured accounts' adapters before `build_accounts` needs them."""
     for platform, _ in _blocks(settings):
         load(platform)
 
 
 def _blocks(settings: Settings) -> list[tuple[str, PlatformSection]]:
-    """Return (platform, settings) of each account that is on, the web chat first."""
+    """Return (platform, settings) of each active account, the web chat first."""
     return [(BUILT_IN, settings.web), *settings.platforms.on()]
 
 
 def accounts_of(*adapters: Adapter) -> Accounts:
-    """Return the accounts of existing adapters that receive nothing."""
+    """Return accounts for existing adapters that receive nothing."""
     renderers = {(each.platform, each.account): each.render for each in adapters}
     return Accounts(renderers, lambda _intake, _chats, _door: adapters)
 
 
 def tried(settings: Settings) -> tuple[list[str], list[str]]:
-    """Load plugins and build all else, as a start would; for commands alone.
+    """Load plugins and build everything like a start; only for commands.
 
     Returns:
-        Why a gateway would not start, and which plugins and engine it would leave out; lines.
+        Lines about why a gateway would not start, and about skipped plugins and engines.
     """
     problems: list[str] = []
     with structlog.testing.capture_logs() as logged:
@@ -446,10 +445,10 @@ def tried(settings: Settings) -> tuple[list[str], list[str]]:
 
 
 def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
-    """Build the parts of a start, without network calls; not within a loop.
+    """Build the parts of a start without network calls; call outside an event loop.
 
     Raises:
-        SettingsError: A gateway would not start with these.
+        SettingsError: A gateway would not start with these settings.
     """
     asyncio.run(_build(settings, plugins))
     identity_provider(settings.web)
@@ -472,10 +471,10 @@ async def _build(settings: Settings, plugins: Plugins) -> None:
 def open_tools(
     settings: Settings, record: McpRecord = UNKNOWN
 ) -> AbstractAsyncContextManager[ServedTools]:
-    """Connect to the enabled servers, and yield their tools; within `start_timeout_s`."""
+    """Connect to the enabled servers within `start_timeout_s`, and yield their tools."""
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(NO_SERVERS)
-    # The SDK takes longer to import than the rest of the agent, and most gateways have no server.
+    # The SDK's import takes longer than the rest of the agent, and most gateways have no server.
     from agent.tools.mcp.servers import mcp_tools  # noqa: PLC0415
 
     servers = with_walls(settings, record.confined)
@@ -485,14 +484,14 @@ def open_tools(
 async def registered(
     database: Database, place: str, death: Death, accounts: AccountLeases, share: Share
 ) -> Replica:
-    """Register this process; what the previous one left unfinished becomes ready.
+    """Register this process and make the previous one's unfinished work ready.
 
     Args:
-        place: Where it runs; at most one process is there at a time.
-        death: How the previous process there ended.
+        place: Identifies where it runs; at most one process per place.
+        death: How the previous process at this place ended.
     """
     if database.server is not None:
-        # Its driver takes memory and time that SQLite needs none of.
+        # Imported here, because its driver costs memory and time that SQLite does not need.
         from gateway.replicas.shared_replica import SharedReplica  # noqa: PLC0415
 
         return await SharedReplica.join(database, database.server, place, death, accounts, share)

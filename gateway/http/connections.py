@@ -1,11 +1,10 @@
-"""Limits of connections to the HTTP port: how many there may be, and for how long.
+"""Limits on the number and duration of connections to the HTTP port.
 
-A connection costs a descriptor and memory, and opening one needs no password. So there is a limit
-for each address, one for all, and one below the number of descriptors. A connection beyond a limit
-takes the place of the one that has waited longest without sending a whole request: every request
-gets an answer, however many connections wait. The last fifth is a reserve: while all others are
-busy, the guard of the web chat serves only owners. Deadlines end the rest: `IDLE_S` for the head of
-a request, also of the next one on the same connection, and `BODY_S` or `UPLOAD_S` for its body.
+A connection costs a descriptor and memory, and opening one needs no password. So limits apply per
+address, overall, and below the number of descriptors. A connection beyond a limit replaces the one
+that has waited longest without a whole request, so every complete request is answered. The last
+fifth is a reserve: while all others are busy, the web chat's guard serves only owners. Deadlines
+end the rest: `IDLE_S` for a request's head, `BODY_S` or `UPLOAD_S` for its body.
 """
 
 import asyncio
@@ -31,18 +30,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Network = IPv4Network | IPv6Network
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted; a client without room tries again in a second."""
+"""Most connections waiting to be accepted; further clients retry after a second."""
 IDLE_S = 20.0
-"""From the opening of a connection, or the answer before, to the last byte of a request's head."""
+"""Seconds from the opening of a connection, or the previous response, to the end of a request's
+head."""
 BODY_S = 30.0
-"""From there to the last byte of its body."""
+"""Seconds from there to the end of its body."""
 UPLOAD_S = 600.0
 """The same for a form, which may have files."""
 MAX_HEADERS = 64
 MAX_LINE_BYTES = 8_192
-"""Of a request's first line, and of a header; a proxy's cookies have a few thousand."""
+"""Limit of the request line and of each header; a proxy's cookies have a few thousand."""
 MAX_HEAD_BYTES = 32_768
-"""Of the first line and all headers; nginx's limit."""
+"""Limit of the request line and all headers; nginx's limit."""
 _HEAD_ENDS = b"\r\n\r\n"
 _TOO_LONG = f"The request's head is longer than {MAX_HEAD_BYTES:,} bytes.\n"
 _REFUSAL = (
@@ -50,21 +50,22 @@ _REFUSAL = (
     f"Content-Length: {len(_TOO_LONG)}\r\nConnection: close\r\n\r\n{_TOO_LONG}"
 ).encode()
 _RESERVE = 5
-"""One in so many connections is for health pages, webhooks and owners while all others are busy.
+"""One in this many connections is reserved for health checks, webhooks and owners while all others
+are busy.
 
-That is more than asyncio accepts at once: a burst does not displace connections that just came.
+More than asyncio accepts at once, so a burst does not displace connections that just came.
 """
 
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """One connection.
+    """An open connection.
 
     Attributes:
-        answered: The previous request, whose body may still come.
-        head_bytes: Received so far of the next request's head.
-        is_headed: Whether that head is complete, and not being answered yet.
-        last: Its last bytes, where the mark that ends a head may begin.
+        answered: The previous request, whose body may still be arriving.
+        head_bytes: Received bytes of the next request's head.
+        is_headed: Whether that head is complete but not being answered yet.
+        last: The last received bytes, which may start the end mark of a head.
     """
 
     transport: asyncio.Transport
@@ -77,11 +78,11 @@ class _Open:
 
     @property
     def only_waits(self) -> bool:
-        """Whether it has no request, or one with an incomplete body."""
+        """Whether it has no request or one with an incomplete body."""
         return self.request is None or not self.request.content.is_eof()
 
     def takes(self, data: bytes) -> bool:
-        """Count what came in; return False if a head is too long. Bodies have other limits."""
+        """Count received data; return False if a head is too long. Bodies have other limits."""
         current = self.request or self.answered
         if self.is_headed or (current is not None and not current.content.is_eof()):
             return True
@@ -96,12 +97,12 @@ class _Open:
 
 @dataclass(slots=True)
 class Connections:
-    """The connections of a port, the oldest first.
+    """The connections of a port, oldest first.
 
     Attributes:
-        most: Of all addresses together.
-        most_per_address: Of one address, or of one /64 network of IPv6.
-        exempt: Networks of proxies, for which only `most` counts.
+        most: Limit for all addresses together.
+        most_per_address: Limit per address or IPv6 /64 network.
+        exempt: Networks of proxies, for which only `most` applies.
     """
 
     most: int = 1000
@@ -110,8 +111,8 @@ class Connections:
     _open: dict[asyncio.BaseTransport, _Open] = field(default_factory=dict)
 
     def let_in(self, transport: asyncio.Transport) -> bool:
-        """Add a connection, if need be in place of one that waits; return False if refused."""
-        # The peer may be gone already.
+        """Add a connection, if needed in place of a waiting one; return False if refused."""
+        # The peer may already be gone.
         peer = transport.get_extra_info("peername")
         address = network_of(peer[0]) if peer else ""
         here = [each for each in self._open.values() if each.address == address]
@@ -119,7 +120,7 @@ class Connections:
         if reason:
             pool: Iterable[_Open] = here if reason == "address" else self._open.values()
             waiting = next((each for each in pool if each.only_waits), None)
-            # Its own descriptor is above the limit, even if another one closes.
+            # Its own descriptor is above the limit even if another one closes.
             if waiting is None or reason == "descriptors":
                 log.warning(
                     "connection_refused", reason=reason, address=address, limit=descriptors.limit()
@@ -132,11 +133,11 @@ class Connections:
         return True
 
     def forget(self, transport: asyncio.BaseTransport) -> None:
-        """Remove a connection that is over, if it is still here."""
+        """Remove an ended connection, if present."""
         self._open.pop(transport, None)
 
     def asks(self, transport: asyncio.BaseTransport | None, request: web.Request | None) -> None:
-        """Note the request that a connection makes now."""
+        """Set a connection's current request."""
         found = self._open.get(transport) if transport is not None else None
         if found is not None:
             found.request, found.answered = request, found.request
@@ -145,19 +146,19 @@ class Connections:
 
     @property
     def are_crowded(self) -> bool:
-        """Whether only the reserve is left: all other connections are busy."""
+        """Whether only the reserve is left."""
         shared = self.most - self.most // _RESERVE
         if len(self._open) <= shared:
             return False
         return sum(not each.only_waits for each in self._open.values()) > shared
 
     def takes(self, transport: asyncio.Transport, data: bytes) -> bool:
-        """Note what comes in; return False if it is refused, and the connection closed."""
+        """Count received data; return False if it was refused and the connection closed."""
         found = self._open.get(transport)
         if found is None or found.takes(data):
             return True
         log.warning("head_too_long", address=found.address)
-        # In the middle of an answer the client would take this for a part of it.
+        # During a response the client would take this for a part of it.
         if found.request is None:
             transport.write(_REFUSAL)
         self.forget(transport)
@@ -165,8 +166,8 @@ class Connections:
         return False
 
     def _too_many(self, transport: asyncio.Transport, address: str, here: Sized) -> str:
-        """Return the limit that a new connection exceeds, or ""."""
-        # The system hands out the lowest free number, which shows how many are in use.
+        """Return the limit exceeded by a new connection, or ""."""
+        # The system assigns the lowest free number, which shows how many are in use.
         if transport.get_extra_info("socket").fileno() >= descriptors.ceiling():
             return "descriptors"
         if len(here) >= self.most_per_address and not (
@@ -179,7 +180,7 @@ class Connections:
 async def listen(
     runner: web.AppRunner, host: str, port: int, connections: Connections
 ) -> asyncio.Server:
-    """Listen on host and port, and count connections; the caller closes it before the runner."""
+    """Listen on host and port and count connections; close the server before the runner."""
     server = runner.server
     assert server is not None  # noqa: S101 - the runner is set up
     # asyncio accepts as many at a time as its queue is long, and may have four times as many open
@@ -196,7 +197,7 @@ async def listen(
 
 
 class _Doorway(asyncio.Protocol):
-    """Wraps the protocol of a connection, to see it begin and end."""
+    """Wraps a connection's protocol to see its start and end."""
 
     def __init__(
         self, inside: Callable[[], asyncio.BaseProtocol], connections: Connections
@@ -246,7 +247,7 @@ class _Doorway(asyncio.Protocol):
 
 
 def counting(connections: Connections) -> Middleware:
-    """Return the middleware that notes a connection's request, and closes one with a late body."""
+    """Return the middleware that tracks a connection's request and closes one with a late body."""
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -254,7 +255,7 @@ def counting(connections: Connections) -> Middleware:
         request[CROWDED] = connections.are_crowded
         transport = request.transport
         late_s = UPLOAD_S if request.content_type == "multipart/form-data" else BODY_S
-        # A request without a body is complete by now, and needs no deadline.
+        # A request without a body is complete and needs no deadline.
         timer = (
             None
             if request.content.is_eof()

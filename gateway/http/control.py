@@ -1,8 +1,7 @@
-"""Actions of an operator: through the running gateway's Unix socket, else directly.
+"""Operator actions: through the running gateway's Unix socket, else directly.
 
-Only the socket's owner can connect to it. An action is one transaction function, which writes its
-caller to the audit log; a running gateway is the only writer. The gateway's side:
-gateway/reload/operator.py.
+Only the socket's owner can connect to it. An action is a transaction function that records its
+caller in the audit log; a running gateway is the only writer. gateway/reload/operator.py serves it.
 """
 
 import re
@@ -38,7 +37,7 @@ SOCKET = "parley.sock"
 TEST_ALERTS = "test-alerts"
 CONNECTED_WITHIN_S = 5.0
 READY_WITHIN_S = 15.0
-"""Longest wait for a gateway's state; its own checks of the database take a few seconds."""
+"""Longest wait for a gateway's state, in seconds; its database checks take a few."""
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 S = TypeVar("S", bound=Section)
 
@@ -74,7 +73,7 @@ def _reindex(conn: Connection, _: str, __: str) -> None:
 
 
 def _prune(_: Connection, __: str, ___: str) -> None:
-    """Do nothing: `_pruned` erases in many transactions."""
+    """Placeholder: `_pruned` erases in many transactions."""
 
 
 def _invite(conn: Connection, target: str, by: str) -> NewLink:
@@ -83,7 +82,7 @@ def _invite(conn: Connection, target: str, by: str) -> NewLink:
 
 
 Action = Callable[[Connection, str, str], Any]
-"""A transaction function of its target and its caller (for the audit log)."""
+"""A transaction function with target and caller (for the audit log)."""
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": dead_letters.retry,
     "drop-dead-letter": dead_letters.drop,
@@ -104,7 +103,7 @@ ACTIONS: dict[str, Action] = {
 
 
 def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
-    """Return the control route of `parley alerts test`, for the Unix socket only."""
+    """Return the control route of `parley alerts test`, only for the Unix socket."""
 
     async def test(_: web.Request) -> web.Response:
         if watch is None:
@@ -119,12 +118,12 @@ def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
 
 
 async def act(home: Path, location: Location, action: str, target: str) -> Any:
-    """Carry out an action in the gateway that runs in `home`, or directly if none does.
+    """Execute an action in the gateway running in `home`, or directly without one.
 
     Raises:
-        NotFound: There is no such target.
+        NotFound: The target does not exist.
     """
-    # Without a gateway the database can be opened here.
+    # Without a gateway, open the database here.
     with suppress(GatewayNotRunning):
         return await _result_of(home, action, target)
     require_database(location)
@@ -133,16 +132,16 @@ async def act(home: Path, location: Location, action: str, target: str) -> Any:
 
 
 async def port_of(home: Path) -> int:
-    """Return the port on which the gateway that runs in `home` serves the page.
+    """Return the port of the page served by the gateway in `home`.
 
     Raises:
-        GatewayNotRunning: None runs there.
+        GatewayNotRunning: No gateway runs there.
     """
     return int((await _asked(home, "port", within_s=READY_WITHIN_S))["port"])
 
 
 async def ready_in(home: Path) -> dict[str, Any] | None:
-    """Return the state of the gateway that runs in `home`, or None.
+    """Return the state of the gateway in `home`, or None without one.
 
     Raises:
         GatewayError: It does not answer.
@@ -153,7 +152,7 @@ async def ready_in(home: Path) -> dict[str, Any] | None:
 
 
 async def ask_settings(home: Path, question: SettingsQuestion, target: str = "") -> Any:
-    """Have the gateway that runs in `home` read its settings again, or return them.
+    """Ask the gateway in `home` to reload or return its settings.
 
     Args:
         question: secrets: see `Reloaded`. reload: see `SettingsReloaded`. differences: a list of
@@ -161,17 +160,17 @@ async def ask_settings(home: Path, question: SettingsQuestion, target: str = "")
             `target` after it.
 
     Raises:
-        GatewayNotRunning: None does.
-        NotFound: There is no such account, or the settings cannot be used.
+        GatewayNotRunning: No gateway runs there.
+        NotFound: The account does not exist or the settings are unusable.
     """
     return await _result_of(home, f"settings/{question}", target)
 
 
 async def test_alerts(home: Path) -> dict[str, Any]:
-    """Have the gateway that runs in `home` send a test of its alerts each way.
+    """Ask the gateway in `home` to send a test alert each way.
 
     Raises:
-        GatewayNotRunning: None does.
+        GatewayNotRunning: No gateway runs there.
         NotFound: Its alerts are off.
     """
     found: dict[str, Any] = await _result_of(home, TEST_ALERTS, "")
@@ -188,10 +187,10 @@ async def _result_of(home: Path, path: str, target: str) -> Any:
 async def _asked(
     home: Path, path: str, target: str | None = None, within_s: float | None = None
 ) -> dict[str, Any]:
-    """Get a page of the gateway that runs in `home`, or post a target to it.
+    """Get a control page of the gateway in `home`, or post a target to it.
 
     Args:
-        within_s: None for no limit: erasing a large conversation may take long.
+        within_s: Time limit; None for none, since erasing a large conversation may take long.
     """
     connector = aiohttp.UnixConnector(str(home / SOCKET))
     timeout = aiohttp.ClientTimeout(total=within_s, connect=CONNECTED_WITHIN_S)
@@ -211,9 +210,9 @@ async def _asked(
 
 
 async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:
-    """Run an action; erased text is gone from the files when this returns.
+    """Run an action; on return, erased text is gone from the files.
 
-    An emptied search index is full again; its short writes hold up no turn.
+    An emptied search index is rebuilt in short writes that delay no turn.
     """
     if action is _forget:
         return await _forget_in_steps(database, target, by)
@@ -226,7 +225,7 @@ async def carry_out(database: Database, action: Action, target: str, by: str = C
 
 
 async def _forget_in_steps(database: Database, target: str, by: str) -> int:
-    """Erase a conversation in steps, with other writes between any two of them."""
+    """Erase a conversation in steps, allowing other writes in between."""
     messages = await database.write(_forget, target, by)
     while await database.write(maintenance.erase_some, int(target)):
         pass
@@ -239,20 +238,20 @@ async def _forget_in_steps(database: Database, target: str, by: str) -> int:
 
 
 async def tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
-    """Notify all replicas within a second or two; on SQLite there are none."""
+    """Notify all replicas within a second or two; on SQLite do nothing."""
     if database.server is not None:
         await database.write(replicas.announce, kind)
 
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
-    """Erase old data by the settings in `target`, as JSON."""
+    """Erase old data by the JSON settings in `target`."""
     asked = _read(_Pruning, target)
-    # Words that are not in the index yet would be left behind.
+    # Index everything first: unindexed words would be left behind.
     await Indexer(database).feed_all()
     gone = await Pruner(database, asked.retention, asked.raw_days).prune()
     return {name: each._asdict() for name, each in gone.items()}
 
 
 def as_json(result: Any) -> Any:
-    """Return the result of an action for JSON."""
+    """Convert an action's result for JSON."""
     return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

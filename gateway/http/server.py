@@ -1,7 +1,7 @@
 """The gateway's HTTP server, its health routes, and the web chat's reads (`ChatHistory`).
 
-One port serves pages, webhooks and health; one Unix socket serves tools. `/healthz` says that the
-process runs, `/readyz` that it can store messages and that all accounts work.
+One port serves pages, webhooks and health checks; a Unix socket serves commands. `/healthz` means
+that the process runs, `/readyz` that it can store messages and all accounts work.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ from gateway.supervision.silence import AccountHealth
 log = structlog.get_logger()
 
 SHUTDOWN_S = 2.0
-"""A stop waits this long for requests under way."""
+"""Seconds that a stop waits for running requests."""
 READY_S = 1.0
-"""An answer of `/readyz` without details is reused for this long."""
+"""Seconds for which a `/readyz` result without details is reused."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
 """Linux allows 107 bytes, macOS 103. Source: unix(7)."""
@@ -56,12 +56,12 @@ NO_DATABASE = (
     " are, and are answered once it is back. Whoever runs Parley: on its machine parley doctor says"
     " what is wrong and how to fix it; docs/operations.md (At 3 am) has the rest."
 )
-"""Shown at a sign-in, or instead of a page; without the reason."""
+"""Shown at a sign-in or instead of a page, without the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An address to listen on, its routes, and its settings' `keys`; port 0 is any free one."""
+    """An address to listen on, its routes and settings `keys`; port 0 means any free one."""
 
     host: str
     port: int
@@ -70,9 +70,9 @@ class Port:
 
 
 class HttpServer:
-    """Serves routes on a port, and the same and `private` ones on the Unix socket.
+    """Serves routes on a port, and these plus `private` ones on the Unix socket.
 
-    Webhooks may have a port of their own: only that one must be reachable from outside.
+    Webhooks may have a separate port, the only one that must be reachable from outside.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class HttpServer:
         self._private = _runner([*here.routes, *private, told])
 
     async def start(self) -> int:
-        """Listen; return the port, which differs from a setting of 0.
+        """Start listening; return the actual port.
 
         Raises:
-            GatewayError: A port is taken or may not be used.
+            GatewayError: A port is taken or forbidden.
         """
         for port, runner in self._ports:
             await self._listen(port, runner)
@@ -113,7 +113,7 @@ class HttpServer:
         for _, runner in self._ports:
             await runner.cleanup()
         await self._private.cleanup()
-        # A skipped path may belong to another process.
+        # A path that was not bound may belong to another process.
         if self._bound:
             self._socket.unlink(missing_ok=True)
 
@@ -134,7 +134,7 @@ class HttpServer:
         return int(self._listening[0].sockets[0].getsockname()[1])
 
     async def _tell_port(self, _: web.Request) -> web.Response:
-        """Return the port to the command line, since the settings may say "any free port"."""
+        """Tell the command line the actual port."""
         return web.json_response({"port": self.port})
 
     async def _start_socket(self) -> None:
@@ -142,7 +142,7 @@ class HttpServer:
         if len(str(self._socket).encode()) > LONGEST_SOCKET_PATH:
             log.warning("control_socket_skipped", reason="PARLEY_HOME's path is too long")
             return
-        # A killed process leaves its socket behind, and the name cannot be bound twice.
+        # A killed process leaves its socket, whose name cannot be bound again.
         self._socket.unlink(missing_ok=True)
         await web.UnixSite(self._private, self._socket).start()
         self._socket.chmod(0o600)
@@ -151,13 +151,13 @@ class HttpServer:
 
 @web.middleware
 async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 503 if nothing could be stored, so that clients send again."""
+    """Respond 503 if nothing could be stored, so that clients retry."""
     try:
         return await handler(request)
     except StorageError as exc:
         log.warning("request_not_stored", path=request.path, error=str(exc))
         if request.writer.output_size and request.transport is not None:
-            # Its answer has begun, and a second one would land in the middle of it.
+            # The response has started, so a second one would corrupt it.
             request.transport.close()
         is_page = "text/html" in request.headers.get("Accept", "")
         text = "Parley cannot store messages right now. Please try again."
@@ -176,7 +176,7 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
         access_log=None,
         handle_signals=False,
         shutdown_timeout=SHUTDOWN_S,
-        # In aiohttp also the deadline for the first request's head, which bytes do not extend.
+        # In aiohttp this is also the deadline for the first request's head.
         keepalive_timeout=IDLE_S,
         max_headers=MAX_HEADERS,
         max_line_size=MAX_LINE_BYTES,
@@ -185,7 +185,7 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
 
 
 class Health:
-    """The health routes of a running gateway."""
+    """The health routes of a gateway."""
 
     def __init__(self, examination: Examination) -> None:
         self.examination = examination
@@ -194,7 +194,7 @@ class Health:
         self._looking = asyncio.Lock()
 
     def routes(self, guard: Guard | None) -> list[web.RouteDef]:
-        """Return both routes; `/readyz` gives details to owners only, whom `guard` recognizes."""
+        """Return both routes; `/readyz` gives details only to owners, identified by `guard`."""
         ready = partial(self._readyz, guard)
         return [web.get("/healthz", self._healthz), web.get("/readyz", ready)]
 
@@ -225,8 +225,8 @@ class Health:
         return web.json_response(body, status=200 if body["ready"] else 503)
 
     async def _is_ready(self) -> bool:
-        """Check at most once in `READY_S`, however many ask: each check is a commit."""
-        # Concurrent requests wait for the check under way, and share its result.
+        """Check at most once per `READY_S`, since each check makes a commit."""
+        # Concurrent requests share the running check's result.
         async with self._looking:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= READY_S:
@@ -235,7 +235,7 @@ class Health:
             return self._known[1]
 
     async def look(self) -> dict[str, Any]:
-        """Return the current state; each call is a commit."""
+        """Return the current state; each call makes a commit."""
         live, rows = await self.examination.of_live()
         return {
             "ready": is_ready(rows),
@@ -252,7 +252,7 @@ async def _is_owner(guard: Guard, request: web.Request) -> bool:
     try:
         visitor = await guard.visitor(request)
     except StorageError:
-        # The session cannot be read; the token and the Unix socket need no database.
+        # Sessions cannot be read now; the token and the Unix socket need no database.
         return False
     return visitor is not None and visitor.role == OWNER.role
 
@@ -269,7 +269,7 @@ class ChatHistory:
     """Reads of direct chats (`adapters.base.History`).
 
     Attributes:
-        facts: Returns the current figures of a chosen model, None for the default.
+        facts: Returns the current figures of a chosen model; None for the default.
     """
 
     database: Database
@@ -300,7 +300,7 @@ class ChatHistory:
         ]
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
-        """Return a file of this chat alone."""
+        """Return a file of this chat."""
         conversation_id = await self.database.read(conversations.find, address_key(address))
         if conversation_id is None:
             return None

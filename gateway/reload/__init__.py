@@ -1,1 +1,1 @@
-"""What changes in a running gateway when its settings do."""
+"""Reloading: applying changed settings to a running gateway."""

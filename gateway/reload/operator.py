@@ -1,4 +1,4 @@
-"""Actions of an operator on a running gateway, over its Unix socket or in the console."""
+"""Operator actions on a running gateway, over its Unix socket or from the console."""
 
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,18 +25,18 @@ from gateway.supervision.credentials import Reloaded, SettingsReloaded
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Carries out an operator's actions."""
+    """Executes operator actions."""
 
     reloading: Reloading
 
     async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
-        """Carry out one of `ACTIONS`, and wake the parts that continue with it.
+        """Execute one of `ACTIONS` and wake the affected parts.
 
         Args:
             by: The operator, "platform:sender id".
 
         Raises:
-            GatewayError: There is no such target, or it cannot be done; nothing was changed.
+            GatewayError: The target does not exist or the action is impossible; nothing changed.
         """
         parts = self.reloading.parts
         wakeups = parts.shared.wakeups
@@ -59,26 +59,26 @@ class Operator:
         return await self.reloading.parts.intake.answer_as_owner(owner, inquiry_id, said)
 
     async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decided:
-        """Record an owner's verdict on a tool's text; NotFound for an unknown one.
+        """Record an owner's verdict on a tool's text; raise NotFound for an unknown text.
 
-        The socket has no route to this.
+        Not reachable over the socket.
         """
         decision = await self.reloading.parts.shared.database.write(mcp.decide, name, verdict, by)
         self.reloading.notify()
         return decision
 
     async def reload_secrets(self) -> Reloaded:
-        """Read all referenced secrets again, here and in all replicas."""
+        """Reload all referenced secrets, here and in all replicas."""
         done = await self.reloading.renew_secrets()
         await tell_replicas(self.reloading.parts.shared.database, "secrets")
         return done
 
     async def reload(self, by: str = COMMAND_LINE, subject: str = "") -> SettingsReloaded:
-        """Read settings and secrets again, and apply them, here and in all replicas.
+        """Reload settings and secrets, here and in all replicas.
 
         Args:
             by: The operator, "platform:sender id".
-            subject: The keys just written.
+            subject: The changed keys.
         """
         done, database = await self.reloading.reload(), self.reloading.parts.shared.database
         if not done.problems:
@@ -89,7 +89,7 @@ class Operator:
 
 
 def routes(operator: Operator) -> list[web.RouteDef]:
-    """Return the control routes; for the Unix socket only."""
+    """Return the control routes, only for the Unix socket."""
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["action"]

@@ -1,7 +1,7 @@
-"""Applies changed settings to a running gateway: on SIGHUP, on request, and if the file changed.
+"""Applies changed settings to a running gateway: on SIGHUP, on request, and when the file changes.
 
-Secrets that the settings refer to are read again with them. Settings with a mistake change nothing.
-`_take` hands them to each part; what it leaves out is marked `restart` (gateway/settings/tree.py).
+Referenced secrets are read again as well. Invalid settings change nothing. `_take` passes the
+settings to each part; keys it ignores are marked `restart` (gateway/settings/tree.py).
 """
 
 import asyncio
@@ -55,16 +55,17 @@ from gateway.supervision.credentials import (
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 2.0
-"""How often the file is checked. It is read if two checks agree: an editor may be writing."""
+"""Seconds between checks of the file. It is read when two checks agree, since an editor may still
+be writing."""
 TOLD_WITHIN_S = 30.0
-"""For this long the answer to a request includes the result of the last automatic reload."""
+"""Seconds for which the answer to a request includes the last automatic reload's result."""
 AGAIN_AFTER_S = 5.0
-"""Pause after a reload that failed because of the database."""
+"""Pause after a reload failed because of the database, in seconds."""
 Stamp = tuple[int, int, int]
 
 
 def stamp_of(file: Path) -> Stamp | None:
-    """Return a file's identity and times; None if it cannot be read."""
+    """Return a file's identity and times; None if unreadable."""
     try:
         found = file.stat()
     except OSError:
@@ -74,12 +75,12 @@ def stamp_of(file: Path) -> Stamp | None:
 
 @dataclass(slots=True)
 class Source:
-    """Where settings are read.
+    """The source of the settings.
 
     Attributes:
-        loaded: Read last and in use, but for settings that wait for a restart.
-        read: Reads all of it again; raises SettingsError.
-        stamp: Of the file, when it was last read; None to read it again.
+        loaded: The settings read last, in use except for those that need a restart.
+        read: Reads everything again; raises SettingsError.
+        stamp: The file's stamp at the last read; None forces a read.
     """
 
     loaded: Loaded
@@ -91,22 +92,22 @@ class Source:
 
     @property
     def known(self) -> Known:
-        """The secrets that were read already."""
+        """The known secrets."""
         return dict(references_in(self.loaded.settings))
 
     def read_again(self) -> Loaded:
-        """Read the settings again, but not the known secrets. Blocks."""
-        # Before reading: a write in between is then read, too.
+        """Read the settings again, except known secrets; blocking."""
+        # Before reading, so that a write in between is noticed.
         self.stamp = stamp_of(self.loaded.file)
         return self.read(self.known)
 
 
 @dataclass(slots=True)
 class AgentOrigin:
-    """The agent's parts that are not settings, and the source of those.
+    """The agent's parts that are not settings, and the settings' source.
 
     Attributes:
-        writers: Models that only write summaries; None to build them from the settings.
+        writers: Summary-only models; None to build them from the settings.
         source: None if the settings never change.
     """
 
@@ -118,16 +119,16 @@ class AgentOrigin:
 
     @property
     def held(self) -> Sequence[HeldTool]:
-        """The servers' tools that need an owner's approval before they are offered."""
+        """The servers' tools that wait for an owner's approval."""
         return [each for state in self.foreign.states() for each in state.held]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveParts:
-    """The parts of a running gateway that take other settings.
+    """The parts of a running gateway that accept new settings.
 
     Attributes:
-        make: Builds an adapter of a platform; None if accounts cannot be restarted.
+        make: Builds a platform's adapter; None if accounts cannot be restarted.
     """
 
     shared: Shared
@@ -143,9 +144,9 @@ class Reloading:
     """Applies changed settings to a running gateway.
 
     Attributes:
-        settings: Those in use.
-        mind: What answers, built from them.
-        refused: The file that the last reload refused, and why; None if it was taken.
+        settings: The settings in use.
+        mind: The agent built from them.
+        refused: The file refused by the last reload, with the reason; None if accepted.
     """
 
     def __init__(
@@ -161,18 +162,18 @@ class Reloading:
         parts.intake.tools.listen(self._asked.set)
         self._rests_until = time.monotonic()
         self._untold = 0.0, SettingsReloaded()
-        # Turns and summaries may still ask them.
+        # Turns and summaries may still use them.
         self._former: list[ChatModel] = []
 
     @property
     def loaded(self) -> Loaded:
-        """The settings in use, and where each comes from."""
+        """The settings in use with their origins."""
         source = self._origin.source
         return source.loaded if source else Loaded(self.settings, {}, {})
 
     @property
     def file(self) -> Path | None:
-        """The settings file, which need not exist; None if the settings never change."""
+        """The settings file, which may not exist; None if the settings never change."""
         return self._origin.source.loaded.file if self._origin.source else None
 
     def notify(self) -> None:
@@ -180,9 +181,9 @@ class Reloading:
         self._asked.set()
 
     async def run(self) -> NoReturn:
-        """Reload at each SIGHUP, at each hint and when the file changed, until cancelled.
+        """Reload on SIGHUP, on hints and on file changes, until cancelled.
 
-        In the foreground SIGHUP means that the terminal was closed: it ends the gateway there.
+        In the foreground SIGHUP means a closed terminal and ends the gateway.
         """
         is_in_front = sys.stdin is not None and sys.stdin.isatty()
         loop = asyncio.get_running_loop()
@@ -197,7 +198,7 @@ class Reloading:
                 loop.remove_signal_handler(signal.SIGHUP)
 
     async def _wait_for_cause(self) -> None:
-        """Return on a hint, or when two checks saw the same new file."""
+        """Wait for a hint, or until two checks see the same new file."""
         source, before = self._origin.source, None
         while not self._asked.is_set():
             with suppress(TimeoutError):
@@ -205,7 +206,7 @@ class Reloading:
                     await self._asked.wait()
             if source is None:
                 continue
-            # A missing file is about to be replaced by an editor.
+            # A missing file is being replaced by an editor.
             if now := await asyncio.to_thread(stamp_of, source.loaded.file):
                 is_due = now == before and now != source.stamp
                 if is_due and time.monotonic() >= self._rests_until:
@@ -214,10 +215,10 @@ class Reloading:
         self._asked.clear()
 
     async def reload(self) -> SettingsReloaded:
-        """Apply settings and secrets as they are now; a mistake changes nothing.
+        """Apply the current settings and secrets; a mistake changes nothing.
 
-        Any failure is in the answer, and the gateway goes on. The answer includes an automatic
-        reload that saw the file before its writer asked for this one.
+        The result contains any failure, and the gateway continues. It includes an automatic reload
+        that handled the file before its writer asked.
         """
         done = await self._reload_now()
         (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
@@ -256,7 +257,7 @@ class Reloading:
         return SettingsReloaded(problems=problems)
 
     def _failed(self, exc: Exception, before: Settings) -> SettingsReloaded:
-        """Report why a reload failed; after trouble with the database it is tried again."""
+        """Report why a reload failed; after a database failure it is retried."""
         source, is_stored = self._origin.source, isinstance(exc, StorageError)
         if is_stored and source is not None:
             source.stamp, self._rests_until = None, time.monotonic() + AGAIN_AFTER_S
@@ -279,7 +280,7 @@ class Reloading:
         try:
             found = await asyncio.to_thread(source.read_again)
         except SettingsError:
-            # Verdicts of owners on tools count even if the file is wrong.
+            # Owners' verdicts on tools apply even if the file is invalid.
             if has_other_tools:
                 await self._make_agent(source, before.settings, foreign)
             raise
@@ -313,7 +314,7 @@ class Reloading:
     async def _make_agent(
         self, source: Source, new: Settings, foreign: ServedTools
     ) -> tuple[Checked, ...]:
-        """Build and use another agent; returns findings. Unchanged models stay the same objects."""
+        """Build and use a new agent; return findings. Unchanged models are reused."""
         origin, plain, before = self._origin, source.loaded.settings, self.mind.agent
         line, writers, findings = origin.line, origin.writers, list[Checked]()
 
@@ -328,7 +329,7 @@ class Reloading:
             writers = wiring.build_writers(new)
             findings += await learn_windows(writers)
         agent = wiring.build_agent(new, line, origin.plugins, foreign)
-        # Old secrets stay masked: they may be in an old message.
+        # Old secrets stay masked, since old messages may contain them.
         agent.approval.redactor.learn(secret_values(self.settings))
         recovery = replace(agent.recovery, rests=before.recovery.rests)
         await self._go_by(new, replace(agent, recovery=recovery), line, writers)
@@ -336,7 +337,7 @@ class Reloading:
         return tuple(findings)
 
     async def _offered(self) -> ServedTools:
-        """Return the approved tools of servers; show owners the texts not seen yet."""
+        """Return the servers' approved tools; show owners unseen texts."""
         origin = self._origin
         if not (held := origin.held):
             return origin.foreign
@@ -346,20 +347,20 @@ class Reloading:
     async def _go_by(
         self, new: Settings, agent: Agent, line: Sequence[Configured], writers: Sequence[Configured]
     ) -> None:
-        """Build a new mind, and hand it to all parts at once."""
+        """Build a new mind and pass it to all parts at once."""
         shared = self.parts.shared
         try:
             mind = wiring.build_mind(
                 new, agent, shared.database, shared.plugins, writers, self.mind
             )
         except BaseException:
-            # It is tried again every few seconds while the database is down.
+            # Retried every few seconds while the database is unavailable.
             for model in wiring.models_of([*line, *writers]):
                 if model not in self.mind.models:
                     await _close(model)
             raise
         kit = turn_kit_of(TurnParts(new, mind, shared))
-        # From here on nothing fails, and nothing is awaited: no part sees half of it.
+        # From here on nothing fails and nothing awaits, so no part sees a partial change.
         self._take(new, mind, kit)
         self._former += [model for model in self.mind.models if model not in mind.models]
         self.settings, self.mind = new, mind
@@ -378,25 +379,25 @@ class Reloading:
         parts.worker.take(kit)
 
     async def close(self) -> None:
-        """Close the models; no turn runs any more."""
-        # A model that is in the line twice is closed once.
+        """Close the models after the last turn."""
+        # Close a model that appears twice only once.
         for model in {id(model): model for model in (*self.mind.models, *self._former)}.values():
             await _close(model)
 
     async def note(self, settings: Settings) -> None:
-        """Note the settings in the audit log; if that fails, the next start does it."""
+        """Record the settings in the audit log; after a failure the next start does it."""
         written = fingerprinted(settings)
         keep_last_used(settings)
         await self.parts.shared.database.write(audit_log.note_settings, written)
 
     async def renew_secrets(self) -> Reloaded:
-        """Read every secret that the settings refer to again, and use it."""
+        """Read all referenced secrets again and use them."""
         async with self._one:
             done, _ = await self._renew_secrets()
         return done
 
     async def _renew_secrets(self) -> tuple[Reloaded, list[Checked]]:
-        """Read the secrets again; restart accounts with new tokens, and return their state."""
+        """Read the secrets again; restart accounts with new tokens and return their state."""
         done, found = await self.parts.rotation.reload(), list[Checked]()
         of_accounts = [name.split(".") for name in done.renewed if name.startswith("platforms.")]
         for platform, number in dict.fromkeys((each[1], int(each[2])) for each in of_accounts):
@@ -406,7 +407,7 @@ class Reloading:
         return done, found
 
     async def _restart_changed(self, before: Settings, new: Settings) -> list[Checked]:
-        """Restart the accounts whose blocks differ; returns their state."""
+        """Restart accounts with changed blocks; return their state."""
         found = []
         for platform in account_types():
             pairs = zip(
@@ -424,7 +425,7 @@ class Reloading:
             name: `telegram` or `telegram:default`, `slack:work`.
 
         Raises:
-            NotFound: There is no such account, or it cannot be restarted.
+            NotFound: The account does not exist or cannot be restarted.
         """
         platform, _, account = name.partition(":")
         blocks = self.settings.platforms.accounts(platform) if platform in account_types() else ()
@@ -440,7 +441,7 @@ class Reloading:
         return [f"{each.subject}: {each.text}" for each in found]
 
     async def _restart(self, platform: str, block: AccountSettings) -> list[Checked]:
-        """Replace an account's adapter; work in progress ends with the old one."""
+        """Replace an account's adapter; work in progress ends on the old one."""
         here = (platform, block.name)
         adapter = self.parts.shared.adapters.get(here)
         receivers = [each for each in self.parts.supervised if each.adapter is adapter]
@@ -465,7 +466,7 @@ class Reloading:
         return await credentials.of_platforms(receivers, asyncio.Event())
 
     async def differences(self) -> list[SettingChange]:
-        """Return how the settings in the file differ from those in use."""
+        """Return the differences between the file's settings and those in use."""
         source = self._origin.source
         if source is None:
             return []
@@ -473,7 +474,7 @@ class Reloading:
         return changes(source.loaded.settings, found.settings)
 
     def running(self) -> dict[str, dict[str, str]]:
-        """Return the settings in use: key → JSON, origin, mark; of secrets fingerprints."""
+        """Return the settings in use: key → JSON, origin and mark, with fingerprints of secrets."""
         settings, origins = self.loaded.settings, self.loaded.origins
         values = fingerprinted(settings)
         return {
@@ -487,13 +488,13 @@ class Reloading:
 
 
 def turn_kit_of(parts: TurnParts) -> TurnKit:
-    """Build the kit that starts and runs turns by these parts."""
+    """Build the kit that starts and runs turns with these parts."""
     starter = TurnStarter(parts, next_turn_of(parts))
     return TurnKit(starter, TurnRunner(parts), parts.settings.queue)
 
 
 async def _close(model: ChatModel) -> None:
-    """Close a model; a failure must not keep others open."""
+    """Close a model; log a failure, so that others are closed as well."""
     try:
         await model.close()
     except Exception as exc:

@@ -12,20 +12,21 @@ from sqlalchemy import BigInteger, Connection, Double, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-# A list would have all names of the schema a second time.
+# A list would repeat all names of the schema.
 from gateway.storage.schema.columns import *  # noqa: F403
 from gateway.storage.schema.conversations import *  # noqa: F403
 from gateway.storage.schema.people import *  # noqa: F403
 from gateway.storage.schema.queue import *  # noqa: F403
 
 AT_ONCE = 1_000
-"""People that one statement looks up. PostgreSQL nests one expression for each, and takes about
-10,000 levels at its default of 2 MB. Source: its documentation, `max_stack_depth`."""
+"""People looked up per statement. PostgreSQL nests one expression for each and allows about 10,000
+levels at its default of 2 MB. Source: its documentation, `max_stack_depth`."""
 REVISION = "0035"
-"""The alembic revision that this code needs; a test holds it equal to the newest migration."""
+"""The alembic revision that this code needs; a test compares it with the newest migration."""
 FLOOR = "0035"
-"""The oldest revision whose program runs on this schema: from there on migrations only add (see
-docs/operations.md, *Rolling upgrades*). A migration that removes something raises it to its own."""
+"""The oldest revision whose program runs on this schema: later migrations only add (see
+docs/operations.md, *Rolling upgrades*). A migration that removes something sets it to its own
+revision."""
 
 
 class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
@@ -47,7 +48,7 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
 
 
 class octets(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
-    """The bytes of a text; its `length` are characters."""
+    """The length of a text in bytes; `length` counts characters."""
 
     type = BigInteger()
     inherit_cache = True
@@ -69,13 +70,13 @@ def now(conn: Connection) -> float:
 
 
 def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut a sequence of any length into pieces for one statement each."""
+    """Split a sequence into batches for one statement each."""
     return (items[n : n + AT_ONCE] for n in range(0, len(items), AT_ONCE))
 
 
 def id_in(text: str) -> int | None:
-    """Return the id in a text; None if it is not a number that fits into a column of ids."""
-    # Without `isascii` digits of other scripts would be ids too.
+    """Parse an id; None unless it is a number that fits an id column."""
+    # `isascii` excludes digits of other scripts.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 

@@ -33,28 +33,28 @@ metadata = MetaData(
 
 
 Whole = BigInteger().with_variant(Integer(), "sqlite")
-"""A whole number of 64 bits, which SQLite's INTEGER has anyway: ids of a large house outgrow 32."""
+"""A 64-bit integer, like SQLite's INTEGER: ids of large installations outgrow 32 bits."""
 
-# Ids of what may be erased are never given again (sqlite_autoincrement).
+# Ids of erasable rows are never reused (sqlite_autoincrement).
 
 
 def id_column() -> Column[int]:
-    """Return the primary key, counted by the database."""
+    """Return an autoincrementing primary key."""
     return Column("id", Whole, primary_key=True, autoincrement=True)
 
 
 def conversation_column(*, primary_key: bool = False, cascades: bool = False) -> Column[int]:
-    """Return the column for the conversation of a row.
+    """Return the foreign key to a row's conversation.
 
-    `cascades`: the row goes with its conversation even if an older program, without the table,
-    erases it.
+    With `cascades` the row is deleted with its conversation, even by an older program without the
+    table.
     """
     reference = ForeignKey("conversation.id", ondelete="CASCADE" if cascades else None)
     return Column("conversation", Whole, reference, primary_key=primary_key, nullable=False)
 
 
 def session_column(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
-    """Return a column for a segment of a conversation."""
+    """Return a foreign key to a segment."""
     return Column(
         name,
         Whole,
@@ -66,33 +66,34 @@ def session_column(name: str, *, primary_key: bool = False, unique: bool = False
 
 
 def of_key(column: ColumnElement[T], nothing: str) -> ColumnElement[T]:
-    """Return a column of a row that is found by its key, hidden from the column's own index.
+    """Return a column of a row found by its key, hidden from the column's own index.
 
-    Without statistics PostgreSQL takes a partial index for a small one and reads all of it.
-    `nothing`: a value that the column never has, as SQL.
+    Without statistics PostgreSQL assumes that a partial index is small and reads all of it.
+    `nothing` is an SQL value that the column never has.
     """
     return func.nullif(column, literal_column(nothing), type_=column.type)
 
 
 def partial_index(name: str, *columns: Column[Any], where: str, unique: bool = False) -> None:
-    """Index the rows of a table that satisfy `where`.
+    """Add an index of the rows that satisfy `where`.
 
-    SQLite matches the index by its words: a condition that uses it has literals, not parameters.
+    SQLite compares conditions literally, so a condition must use literals, not parameters, to use
+    the index.
     """
     Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class Word(Text):
-    """One word out of a few that the code knows, such as a state; compared as a literal.
+    """A word from a fixed set, such as a state; compared as a literal.
 
-    A parameter would hide a partial index from SQLite, or make it plan the statement on each run
-    (0.1 ms).
+    A parameter would prevent SQLite from using a partial index, or make it plan the statement on
+    each run (0.1 ms).
     """
 
     cache_ok = True
 
     class Comparator(Text.Comparator[str]):
-        """Writes the words of a comparison into the statement."""
+        """Renders the compared words as literals."""
 
         @override
         def operate(self, op: OperatorType, *other: Any, **kwargs: Any) -> ColumnElement[Any]:
@@ -112,7 +113,7 @@ def _literally(value: Any) -> Any:
 
 
 def known_place(found: T | None, after: str) -> T:
-    """Return the place of the row after which a page begins; raises `NotFound` if it is None."""
+    """Return the sort key of the row before a page; raise `NotFound` if it is None."""
     if found is None:
         raise NotFound(f"there is no {after} to go on behind; begin without it")
     return found

