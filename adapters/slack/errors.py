@@ -84,8 +84,7 @@ def mapped(*, once: bool = False) -> Iterator[None]:
     """Map SDK exceptions to adapter errors, without their texts, which quote responses.
 
     Args:
-        once: Whether the call must not be repeated; raises SendUnknown if it may have been
-            executed.
+        once: Whether a repeat is forbidden; SendUnknown if the call may have been executed.
     """
     doubt = SendUnknown if once else SendDelayed
     try:

@@ -41,15 +41,13 @@ from adapters.slack.render import preview_text
 log = structlog.get_logger()
 
 STREAM_FOR_S = 240.0
-"""Age, in seconds, at which a stream continues as edits. Source: slackapi/python-slack-sdk issue
-1859."""
+"""Age in seconds of a stream that continues as edits. Source: python-slack-sdk issue 1859."""
 EDIT_EVERY_S = 2.0
 """Least seconds between two edits of a preview: the whole workspace may make 50 per minute."""
 STREAMED = "stream:"
 """Prefix of the ref of a preview that is or was a text stream."""
 STATUS_FOR_S = 100.0
-"""Refresh interval of a status, which Slack removes after two minutes. Source:
-assistant.threads.setStatus."""
+"""Slack removes a status after two minutes. Source: its page of assistant.threads.setStatus."""
 _WORKING = "is thinking..."
 _REACTIONS: dict[Reaction, str] = {
     "received": "eyes",

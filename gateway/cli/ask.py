@@ -62,11 +62,11 @@ class OneAnswer:
 def ask(
     context: typer.Context,
     question: Annotated[
-        str | None, typer.Argument(help="What is asked; without it, what is piped in.")
+        str | None, typer.Argument(help="The question; by default the piped input.")
     ] = None,
     conversation: Annotated[
         str | None,
-        typer.Option(help="Go on with this chat, as `parley chat` names it; else a new one."),
+        typer.Option(help="Continue this chat of `parley chat`; by default start a new one."),
     ] = None,
     within: Annotated[
         float, typer.Option("--within", min=1, help="Seconds to wait for the answer.")

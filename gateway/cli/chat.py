@@ -54,7 +54,7 @@ chat_app = typer.Typer(add_completion=False)
 def chat(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="Chat to go on with: letters, digits, - and _.")
+        str, typer.Argument(help="Name of the chat: letters, digits, - and _.")
     ] = "terminal",
 ) -> None:
     """Talk to the running gateway from the terminal."""

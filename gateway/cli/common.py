@@ -80,12 +80,12 @@ ConversationArgument = Annotated[
         autocompletion=conversations_at_a_tab,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, one object per line.")]
 LISTED = 50
 """Default number of rows per page."""
 Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines of a page.")
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines per page.")
 ]
 AFTER = "Go on behind this line: the page before ends with what to say here."
 

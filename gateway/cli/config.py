@@ -87,10 +87,10 @@ def config_show(
     context: typer.Context,
     json: AsJson = False,
     running: Annotated[
-        bool, typer.Option("--running", help="The settings that the running gateway uses.")
+        bool, typer.Option("--running", help="Show the running gateway's settings.")
     ] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="How the file differs from the settings in use.")
+        bool, typer.Option("--diff", help="Show how the file differs from the settings in use.")
     ] = False,
 ) -> None:
     """Print every setting with its value, when a change takes effect, and its origin.
@@ -166,7 +166,7 @@ def _asked(context: typer.Context, question: control.SettingsQuestion, target: s
 def config_check(
     context: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(help="Instead of the settings file in use.")
+        Path | None, typer.Argument(help="A file to check instead of the one in use.")
     ] = None,
 ) -> None:
     """Check whether a gateway would start with these settings; change nothing.
@@ -212,9 +212,9 @@ def config_set(
     context: typer.Context,
     key: Annotated[
         str,
-        typer.Argument(help="As `parley config show` names it.", autocompletion=settings_keys),
+        typer.Argument(help="Name as in `parley config show`.", autocompletion=settings_keys),
     ],
-    value: Annotated[str, typer.Argument(help="As it is written in the file.")],
+    value: Annotated[str, typer.Argument(help="Value as written in the file.")],
     json: AsJson = False,
 ) -> None:
     """Set a key in the settings file, keeping comments; a running gateway applies it at once.
@@ -276,9 +276,7 @@ def config_reload(
     *,
     secrets: Annotated[
         bool,
-        typer.Option(
-            "--secrets", help="Only what the settings refer to, even while the file is wrong."
-        ),
+        typer.Option("--secrets", help="Reload only secrets, even while the file is invalid."),
     ] = False,
 ) -> None:
     """Reload settings and secrets in the running gateway and all its replicas.
@@ -304,7 +302,7 @@ def _show_reload(outcome: Mapping[str, Any]) -> None:
 @adapter_app.command("restart")
 def adapter_restart(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="As in telegram, or slack:work.")],
+    name: Annotated[str, typer.Argument(help="Account, such as telegram or slack:work.")],
     json: AsJson = False,
 ) -> None:
     """Restart an account's adapter with its current token; nothing is lost."""
@@ -370,7 +368,7 @@ def prompt_show(
         typer.Argument(
             parser=conversation_id,
             metavar="ID",
-            help="Id from `parley sessions list`; else what a new one begins with.",
+            help="Id from `parley sessions list`; by default a new conversation.",
         ),
     ] = None,
     *,

@@ -88,7 +88,7 @@ def db_check(context: typer.Context) -> None:
 def db_prune(
     context: typer.Context,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be erased.")
+        bool, typer.Option("--dry-run", help="Print the rows to erase without erasing them.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -167,7 +167,7 @@ SAID = ("conversation", "by", "address", "subject", "detail")
 @audit_app.command("export")
 def audit_export(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(help="Where to; else to stdout.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="File to write; by default stdout.")] = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
@@ -189,7 +189,7 @@ def audit_export(
 def forget(
     context: typer.Context,
     conversation: ConversationArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Erase a conversation permanently: transcript, queue, sessions, stored outputs, files."""
     settings = settings_of(context)
@@ -255,13 +255,13 @@ restore_app = typer.Typer(add_completion=False)
 def backup(
     context: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(help="Copy the database alone, to this file.")
+        Path | None, typer.Argument(help="Copy only the database, to this file.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Folder of all backups; else backup.to of the settings.")
+        Path | None, typer.Option(help="Folder of backups; by default the setting backup.to.")
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="Remove the oldest beyond so many; else none goes.")
+        int | None, typer.Option(min=1, help="Number of backups to keep; by default all.")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -314,12 +314,12 @@ def _holds(made: Backup, file: Path, home: Path) -> bool:
 @restore_app.command()
 def restore(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="A backup: a folder `parley-<time>`.")],
-    check: Annotated[bool, typer.Option("--check", help="Only say what would be done.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    folder: Annotated[Path, typer.Argument(help="The backup, a folder `parley-<time>`.")],
+    check: Annotated[bool, typer.Option("--check", help="Only print the plan.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     outside: Annotated[
         list[Path] | None,
-        typer.Option(help="A place outside of PARLEY_HOME that the backup may be written to."),
+        typer.Option(help="A path outside PARLEY_HOME to which the backup may be restored."),
     ] = None,
 ) -> None:
     """Verify a backup completely, then restore it into an empty PARLEY_HOME."""

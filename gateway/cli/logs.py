@@ -50,17 +50,15 @@ logs_app = typer.Typer(add_completion=False)
 @logs_app.command("logs")
 def show_logs(  # noqa: PLR0913 - an option each
     context: typer.Context,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines.")] = False,
     session: Annotated[
         str | None,
         typer.Option(
             help="Only this session or conversation id.", autocompletion=conversations_at_a_tab
         ),
     ] = None,
-    chat: Annotated[
-        str | None, typer.Option(help="Only this chat, by the platform's id of it.")
-    ] = None,
-    turn: Annotated[str | None, typer.Option(help="Only this turn, by its number.")] = None,
+    chat: Annotated[str | None, typer.Option(help="Only this chat (the platform's id).")] = None,
+    turn: Annotated[str | None, typer.Option(help="Only this turn number.")] = None,
     trace: Annotated[
         str | None,
         typer.Option(help=f"Only this trace, or what begins so ({LEAST_DIGITS} digits or more)."),
@@ -69,16 +67,14 @@ def show_logs(  # noqa: PLR0913 - an option each
     level: Annotated[str | None, typer.Option(help="Only this level and above.")] = None,
     since: Annotated[
         str | None,
-        typer.Option(help="Only from then on: 90s, 15m, 2h, 7d, or 2026-11-27T06:30 (UTC)."),
+        typer.Option(help="Start time: 90s, 15m, 2h, 7d ago, or 2026-11-27T06:30 (UTC)."),
     ] = None,
     grep: Annotated[
-        str | None, typer.Option(help="Only lines with this in them (a regular expression).")
+        str | None, typer.Option(help="Only lines that match this regular expression.")
     ] = None,
     lines: Annotated[
         int | None,
-        typer.Option(
-            "--lines", "-n", min=0, help="Only the newest lines; with -f 10 unless told otherwise."
-        ),
+        typer.Option("--lines", "-n", min=0, help="Newest lines; by default all, 10 with -f."),
     ] = None,
     json: AsLines = False,
 ) -> None:

@@ -208,10 +208,11 @@ def _options(
         Path | None, typer.Option(help="Settings file instead of PARLEY_HOME/parley.yaml.")
     ] = None,
     home: Annotated[  # noqa: ARG001
-        Path | None, typer.Option(help="Instead of PARLEY_HOME.")
+        Path | None, typer.Option(help="Home directory instead of PARLEY_HOME.")
     ] = None,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version."),
     ] = False,
 ) -> None:
     log_problems_only()

@@ -54,8 +54,8 @@ open_app = typer.Typer(add_completion=False)
 web_app = typer.Typer(no_args_is_help=True)
 policy_app = typer.Typer(no_args_is_help=True)
 
-Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
-Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]
+Code = Annotated[str, typer.Argument(help="Code from `parley pair list` or from the person.")]
+Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="Such as telegram:123456.")]
 OPENER = "open.html"
 """File in PARLEY_HOME for the browser to open: all users can see a command line."""
 CHOICES = {"role": policy.ROLES, "destination": policy.DESTINATIONS}
@@ -127,7 +127,7 @@ def _decide(context: typer.Context, action: str, target: str) -> None:
 @open_app.command()
 def open_page(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Whom the link is for; the owner.")] = OWNER.name,
+    name: Annotated[str, typer.Argument(help="User to sign in; the owner.")] = OWNER.name,
     *,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")
@@ -165,11 +165,11 @@ def shown(file: Path, link: str) -> bool:
 @web_app.command("invite")
 def web_invite(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Small letters, digits, - and _.")],
-    role: Annotated[UserRole, typer.Option(help="What they may do.")] = "member",
+    name: Annotated[str, typer.Argument(help="User name: lower-case letters, digits, - and _.")],
+    role: Annotated[UserRole, typer.Option(help="The user's role.")] = "member",
     same_as: Annotated[
         str | None,
-        typer.Option("--as", metavar="PLATFORM:ID", help="Who they are there; has that role."),
+        typer.Option("--as", metavar="PLATFORM:ID", help="The same person, whose role applies."),
     ] = None,
 ) -> None:
     """Invite a person to the web chat; print their link, valid once within a day."""
@@ -189,10 +189,10 @@ def web_invite(
 @web_app.command("revoke")
 def web_revoke(
     context: typer.Context,
-    which: Annotated[str, typer.Argument(metavar="ID|NAME", help="One session, or all of a user.")],
+    which: Annotated[str, typer.Argument(metavar="ID|NAME", help="A session, or a user for all.")],
     *,
     remove: Annotated[
-        bool, typer.Option("--remove", help="For good; chats stay (`parley forget` erases them).")
+        bool, typer.Option("--remove", help="Remove the user; chats stay (see `parley forget`).")
     ] = False,
 ) -> None:
     """Sign a user out of one browser or all."""
@@ -226,12 +226,12 @@ def policy_show(context: typer.Context, json: AsJson = False) -> None:
 @policy_app.command("explain")
 def policy_explain(  # noqa: PLR0913 - an option each
     context: typer.Context,
-    tool: Annotated[str, typer.Option(help="Which tool is called.")],
+    tool: Annotated[str, typer.Option(help="The called tool.")],
     role: Annotated[str, typer.Option(help="owner, member or guest.")] = "member",
     destination: Annotated[
-        str, typer.Option(help="Of fetch_url: listed, named, linked or new.")
+        str, typer.Option(help="Destination of fetch_url: listed, named, linked or new.")
     ] = "none",
-    group: Annotated[str, typer.Option(help="platform:chat; empty: a direct chat.")] = "",
+    group: Annotated[str, typer.Option(help="platform:chat of a group.")] = "",
     *,
     tainted: Annotated[bool, typer.Option(help="The turn has read strangers' text.")] = False,
     json: AsJson = False,

@@ -31,11 +31,11 @@ def replay(  # noqa: PLR0913 - an option each
     files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
     window: Annotated[
         int | None,
-        typer.Option("--window", "--context-length", help="Of the model, in tokens."),
+        typer.Option("--window", "--context-length", help="Window of the model, in tokens."),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="Instead of context.engine.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine instead of context.engine.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Instead of compression.threshold, 0 to 1.")
+        float | None, typer.Option(help="Threshold (0 to 1) instead of compression.threshold.")
     ] = None,
     strategy: Annotated[
         str | None,
@@ -46,7 +46,7 @@ def replay(  # noqa: PLR0913 - an option each
         typer.Option("--ttl", "--cache-ttl", help="5m or 1h, instead of prompt_caching.cache_ttl."),
     ] = None,
     gap: Annotated[
-        float, typer.Option(min=0, help="Seconds between two turns, as the prompt cache sees them.")
+        float, typer.Option(min=0, help="Simulated seconds between turns, for the prompt cache.")
     ] = 60,
 ) -> None:
     """Replay recorded conversations through the real path; exit code 1 if an answer is missing."""

@@ -36,8 +36,8 @@ run_app = typer.Typer(add_completion=False)
 @run_app.command()
 def run(
     context: typer.Context,
-    host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
-    port: Annotated[int | None, typer.Option(help="Instead of web.port.")] = None,
+    host: Annotated[str | None, typer.Option(help="Host instead of web.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port instead of web.port.")] = None,
 ) -> None:
     """Start the gateway; Ctrl-C stops it after the running answers."""
     found = loaded(context, web__host=host, web__port=port)

@@ -100,9 +100,7 @@ def sessions_lineage(
     context: typer.Context,
     conversation: ConversationArgument,
     *,
-    summaries: Annotated[
-        bool, typer.Option("--summaries", help="Print summaries as a whole.")
-    ] = False,
+    summaries: Annotated[bool, typer.Option("--summaries", help="Print whole summaries.")] = False,
 ) -> None:
     """Print the segments: why each began and ended, and what its compaction did."""
     with opened(settings_of(context)) as conn:
@@ -120,11 +118,9 @@ def sessions_export(
     context: typer.Context,
     conversation: ConversationArgument,
     *,
-    form: Annotated[
-        Format, typer.Option("--format", help="JSON lines, or Markdown.")
-    ] = Format.JSON,
+    form: Annotated[Format, typer.Option("--format", help="JSON lines or Markdown.")] = Format.JSON,
     file: Annotated[
-        Path | None, typer.Option("--out", help="File to write; otherwise it is printed.")
+        Path | None, typer.Option("--out", help="File to write; by default stdout.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:

@@ -53,7 +53,7 @@ def setup(
     answers: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A file of answers.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; only with --from.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask no questions; only with --from.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Report as JSON; only with --from.")] = False,
 ) -> None:
     """Choose a model and platforms, test them, and write parley.yaml.
@@ -312,21 +312,20 @@ _STYLES = {"taken": "green", "known": "dim", "left out": "yellow"}
 def import_hermes(
     context: typer.Context,
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Its home, such as ~/.hermes; nothing is changed.")
+        Path,
+        typer.Argument(metavar="DIR", help="The Hermes home, such as ~/.hermes; stays unchanged."),
     ],
     person: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="PLATFORM:ID",
-            help="Whose notes and sessions without a chat are; the first of access.owners, or web.",
+            help="Owner of notes and chatless sessions; by default the first owner, or web.",
         ),
     ] = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask no questions.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan.")] = False,
     json: AsJson = False,
 ) -> None:
     """Import settings, SOUL.md, notes, skills and sessions; existing data stays.

@@ -257,12 +257,16 @@ def doctor(  # noqa: PLR0913 - an option each
     *,
     json: AsJson = False,
     fix: Annotated[bool, typer.Option("--fix", help="Fix what is safe to fix.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show checks without problems, too.")
+    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact providers.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Read the whole database.")] = False,
     upgrade: Annotated[
         bool,
-        typer.Option("--upgrade", help="Only what starting this version would change; offline."),
+        typer.Option(
+            "--upgrade", help="Show only what starting this version would change; offline."
+        ),
     ] = False,
 ) -> None:
     """Find problems, explain why they matter, and how to fix them.

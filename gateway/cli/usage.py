@@ -73,7 +73,7 @@ def usage(
         ),
     ] = By.DAY,
     since: Annotated[
-        str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
+        str, typer.Option(help="First day, such as 2026-09-01, or a number of days, such as 7d.")
     ] = "30d",
     limit: Limit = LISTED,
     after: Annotated[str | None, typer.Option(metavar="NAME", help=AFTER)] = None,

@@ -333,8 +333,7 @@ class Admissions:
     ) -> MessageFacts:
         said, place = facts.said, facts.place
         if said.command is not None and said.command.route is REPLY:
-            # A reply belongs to the conversation of its question, which may differ from the
-            # sender's.
+            # A reply belongs to its question's conversation, which may differ from the sender's.
             if there := approvals.asked_in(conn, message, said.argument):
                 place = conversations.locked(conn, there)
             return replace(facts, place=place)

@@ -41,8 +41,7 @@ NOT_FOR_CHILDREN = frozenset((
     "skill_manage",
     "todo",
 ))
-"""Tools that a child lacks: it asks no questions, has no children, takes no notes and sends no
-files."""
+"""A child asks no questions, has no children, takes no notes and sends no files."""
 MAX_ITERATIONS = 30
 MAX_TOKENS = 400_000
 MAX_S = 600.0

@@ -130,8 +130,7 @@ class TurnRunner:
         said = [text_of(each) for each in own if each["role"] == "assistant"]
         text = next((text for text in reversed(said) if text.strip()), "")
         shown = "\n\n".join(part for part in (text, chat.live.lines.text) if part)
-        # A turn resumes once all questions are answered, so the newest question identifies the
-        # wait.
+        # A turn resumes once all questions are answered, so the newest one identifies the wait.
         asked = await database.read(questions.newest, conversation)
         await chat.live.message.settle()
         stands = chat.live.message.ref is not None and shown
