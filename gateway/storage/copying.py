@@ -1,12 +1,12 @@
-"""Copies a file of SQLite into an empty database of PostgreSQL: `parley db copy`.
+"""Copies a SQLite file into an empty PostgreSQL database: `parley db copy`.
 
-It is one transaction of the target: a copy that ends early, even by a kill, leaves nothing there.
-Tables are copied in the order of their references; then all tables of both are read in the order of
-their keys, and the digests compared. The indexer feeds the search index later. Ids go on from the
+The copy is one transaction of the target: an interrupted one, even by a kill, leaves nothing.
+Tables are copied in the order of their references; then all tables of both sides are read in key
+order and their digests compared. The indexer fills the search index later. Ids continue from the
 source's.
 
-Rows do not depend on the engine: values as Python has them; a NUL in a text is U+FFFD, since
-PostgreSQL has no text with one. Text keys are ordered by their bytes.
+Digests do not depend on the engine: they use Python values; a NUL in a text becomes U+FFFD, since
+PostgreSQL cannot store it. Text keys are ordered by bytes.
 """
 
 import hashlib
@@ -31,15 +31,15 @@ from gateway.storage.search import index
 from gateway.storage.sqlite_file import lock_database
 
 LEFT_OUT = frozenset({"identity", "adapter_lease", "chat_watch", "chat_preview", "search_row"})
-"""The file's identity; rows of running replicas; the search index."""
+"""Tables that are not copied: the file's identity, rows of running replicas, the search index."""
 FETCHED_ROWS = 64
-"""Rows that are fetched together; a row may have a megabyte."""
+"""Rows per fetch; a row may have a megabyte."""
 TOLD_EVERY = 500
-"""Rows between two reports of how far the copy is."""
+"""Rows between two progress reports."""
 
 
 class TableDigest(NamedTuple):
-    """The rows of a table, and the SHA-256 of all of them in the order of their keys."""
+    """A table's number of rows, and their SHA-256 in key order."""
 
     table: str
     rows: int
@@ -47,11 +47,11 @@ class TableDigest(NamedTuple):
 
 
 Tell = Callable[..., object]
-"""Gets the progress of a copy: the table, its rows copied so far, and how many it has."""
+"""Receives the progress: table, rows copied so far, total rows."""
 
 
 def file_of(url: str, home: Path) -> Path:
-    """The file that a URL of SQLite names, relative to PARLEY_HOME; else raises `SettingsError`."""
+    """Return the file of a SQLite URL, relative to PARLEY_HOME; else raise `SettingsError`."""
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite" or not rest.startswith("/") or len(rest) == 1:
         raise SettingsError(
@@ -62,7 +62,7 @@ def file_of(url: str, home: Path) -> Path:
 
 
 def server_of(url: str) -> DatabaseServer:
-    """Return the server that a URL of PostgreSQL names; else raises `SettingsError`."""
+    """Return the server of a PostgreSQL URL; raise `SettingsError` for others."""
     if urlsplit(url).scheme not in {"postgresql", "postgres"}:
         raise SettingsError(
             "the target is named as postgresql://USER@HOST/NAME: an empty database on PostgreSQL"
@@ -71,7 +71,7 @@ def server_of(url: str) -> DatabaseServer:
 
 
 def shown(server: DatabaseServer) -> str:
-    """Return the URL of a server without its password."""
+    """Return a server's URL without its password."""
     parts = conninfo_to_dict(server.url.get_secret_value())
     host, port = parts.get("host", ""), parts.get("port", "")
     where = f"{host}:{port}" if port else host
@@ -79,20 +79,20 @@ def shown(server: DatabaseServer) -> str:
 
 
 def tables() -> list[Table]:
-    """Return the tables to copy, each after those that it refers to."""
+    """Return the tables to copy, each after those it references."""
     return [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
 
 
 def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
-    """Copy everything; returns the digests, equal on both sides.
+    """Copy everything; return the digests, equal on both sides.
 
     Raises:
-        DatabaseLocked: A gateway, a replica or another copy runs on either of them.
-        StorageUnavailable: The schemas differ, the target holds something else, or the copy does
-            not equal the source; nothing is changed.
+        DatabaseLocked: A gateway, replica or another copy uses either database.
+        StorageUnavailable: The schemas differ, the target is not empty, or the copy differs from
+            the source; nothing is changed.
         DatabaseTooNew: The target was written by a newer version.
     """
-    # Before the lock, which would create a file.
+    # Before locking, which would create a file.
     migrations.require_database(file)
     with (
         lock_database(file),
@@ -106,15 +106,15 @@ def copy(file: Path, server: DatabaseServer, tell: Tell) -> list[TableDigest]:
         digests = [_copied(source, target, table, tell) for table in tables()]
         index.clear(target)
         _count_on(source, target)
-        # Else the server plans as if the tables were empty.
+        # Otherwise the server plans queries as if the tables were empty.
         target.exec_driver_sql("ANALYZE")
     return digests
 
 
 def _alone(server: DatabaseServer) -> Connection:
-    """Open a session that keeps replicas, and other copies, away from a database."""
+    """Open a session that excludes replicas and other copies from a database."""
     conn = postgres.connect(server)
-    # A large table takes longer than any statement of a gateway.
+    # A large table takes longer than any of a gateway's statements.
     driver_of(conn).answers_in_s = None
     with conn.begin():
         conn.exec_driver_sql("SET statement_timeout = 0")
@@ -194,7 +194,7 @@ def _digest(conn: Connection, table: Table) -> TableDigest:
 
 
 def _count_on(source: Connection, target: Connection) -> None:
-    """Make each table count ids from the highest that the source has ever given."""
+    """Continue each table's ids after the highest ever used by the source."""
     rows = source.execute(text("SELECT name, seq FROM sqlite_sequence"))
     given: dict[str, int] = {row.name: row.seq for row in rows}
     for table in tables():

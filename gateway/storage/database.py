@@ -1,8 +1,7 @@
-"""What both databases have in common, and where the settings say the database is.
+"""The common interface of both databases, and the location from the settings.
 
-A file of SQLite belongs to one process; a server of PostgreSQL is shared by several replicas. Both
-run the same transaction functions on threads of their own. `open_database` (migrations.py) opens
-either.
+A SQLite file belongs to one process; a PostgreSQL server is shared by several replicas. Both run
+the same transaction functions in their own threads. `open_database` (migrations.py) opens either.
 """
 
 import asyncio
@@ -24,12 +23,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseServer:
-    """The address of PostgreSQL and the connections it gives us.
+    """A PostgreSQL server's address and connection settings.
 
     Attributes:
-        direct_url: Past the pooler; None if `url` is that already.
-        pooled: Whether `url` is a pooler that lends a session for one transaction.
-        migrates: Whether a start migrates the database; else it waits until another process has.
+        direct_url: URL that bypasses the pooler; None if `url` already does.
+        pooled: Whether `url` is a pooler in transaction mode.
+        migrates: Whether a start migrates the database or waits for another process to do so.
     """
 
     url: SecretStr
@@ -40,21 +39,21 @@ class DatabaseServer:
 
     @property
     def direct(self) -> SecretStr:
-        """The way to a session of its own, which locks of a session need."""
+        """The URL of a dedicated session, which session locks need."""
         return self.direct_url or self.url
 
 
 Location = Path | DatabaseServer
-"""A SQLite file, or a server of PostgreSQL."""
+"""A SQLite file or a PostgreSQL server."""
 Transaction = Callable[[Connection], T]
 INTERRUPT_EVERY_S = 0.05
 
 
 class Database(ABC):
-    """An open database; every function `fn(conn, …)` is one transaction."""
+    """An open database; each function `fn(conn, …)` runs in one transaction."""
 
     server: DatabaseServer | None
-    """The server that other replicas may share; None for a file, which is ours alone."""
+    """The server, which other replicas may share; None for a file, which is exclusive."""
     _closed = False
 
     def write(
@@ -62,30 +61,30 @@ class Database(ABC):
     ) -> Coroutine[Any, Any, T]:
         """Run `fn(conn, …)` in a transaction and return its value after the commit.
 
-        Cancelling the caller does not undo the transaction. Whatever `fn` raises is raised here,
-        and its writes are rolled back.
+        Cancelling the caller does not undo the transaction. Exceptions of `fn` roll it back and
+        propagate.
 
         Raises:
-            CommitUnknown: Whether it was committed is unknown; PostgreSQL only.
-            StorageUnavailable: Rolled back because of trouble with the database.
+            CommitUnknown: It is unknown whether the commit succeeded; only on PostgreSQL.
+            StorageUnavailable: A database failure rolled it back.
         """
         return self._write(lambda conn: fn(conn, *args, **kwargs))
 
     def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]:
-        """Run a reading `fn(conn, …)` on a snapshot with everything committed before.
+        """Run a read-only `fn(conn, …)` on a snapshot of everything committed before.
 
-        Raises `StorageUnavailable` if the database cannot be read, or is closed.
+        Raises `StorageUnavailable` if the database is unreadable or closed.
         """
         return self._read(lambda conn: fn(conn, *args, **kwargs))
 
     def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]:
-        """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
+        """Run a read-only `fn(conn, …)` that may take long; it ends when the caller is cancelled.
 
-        Raises `StorageUnavailable` if the database cannot be read, or is closed.
+        Raises `StorageUnavailable` if the database is unreadable or closed.
         """
         return self._search(lambda conn: fn(conn, *args, **kwargs))
 
@@ -104,22 +103,22 @@ class Database(ABC):
 
     @abstractmethod
     async def scrub(self) -> None:
-        """Overwrite erased data in the files; raises `StorageUnavailable` if it cannot now."""
+        """Overwrite erased data in the files; raise `StorageUnavailable` if impossible now."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish running functions, then close all connections. Idempotent."""
+        """Finish running functions and close all connections; idempotent."""
 
 
 def location_of(settings: Settings) -> Location:
-    """Return the location of the database: `storage.url`, else parley.db in PARLEY_HOME."""
+    """Return the database's location: `storage.url`, else parley.db in PARLEY_HOME."""
     storage = settings.storage
     if storage.url is None:
         return settings.home / "parley.db"
     url = storage.url.get_secret_value()
     if not is_server(url):
         return settings.home / url.partition("///")[2]
-    # Copied: if the secret were read again, half of the connections would go elsewhere.
+    # Copied, so that reloading the secret cannot redirect some of the connections.
     direct = storage.direct_url and SecretStr(storage.direct_url.get_secret_value())
     return DatabaseServer(
         SecretStr(url), direct, direct is not None, storage.connections, storage.migrate == "run"
@@ -127,7 +126,7 @@ def location_of(settings: Settings) -> Location:
 
 
 class Search:
-    """A search that can be ended: `interrupt` stops the statement that a driver runs."""
+    """An interruptible search; `interrupt` stops the driver's running statement."""
 
     def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], Awaitable[None]]) -> None:
         self._fn, self._interrupt = fn, interrupt
@@ -135,7 +134,7 @@ class Search:
         self._is_cancelled = False
 
     def run(self, conn: Connection) -> Any:
-        """Run the search, unless it was ended before."""
+        """Run the search unless it was already ended."""
         self._driver = conn.connection.driver_connection
         try:
             return None if self._is_cancelled else self._fn(conn)
@@ -143,7 +142,7 @@ class Search:
             self._driver = None
 
     async def end(self, running: asyncio.Future[Any]) -> None:
-        """End the search; repeated, since an interrupt between two statements has no effect."""
+        """End the search, repeatedly, since an interrupt between two statements has no effect."""
         self._is_cancelled = True
         while not running.done():
             if (driver := self._driver) is not None:
@@ -152,6 +151,6 @@ class Search:
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining about an exception whose caller was cancelled."""
+    """Retrieve the exception of a cancelled caller's future, so that asyncio does not warn."""
     if not future.cancelled():
         future.exception()

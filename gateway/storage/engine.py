@@ -1,12 +1,12 @@
-"""Runs transaction functions on SQLite: one writer thread, a few reader threads, some searches.
+"""Runs transaction functions on SQLite: one writer thread, some reader threads, async searches.
 
-The writer owns the only connection that writes. It runs the queued functions one after another,
-each inside a savepoint, and commits them together: one fsync for many callers. A function that only
-reads runs as a whole on a reader thread: switching threads costs more than a statement. Searches,
-which may take long, use aiosqlite and are interrupted if their callers are cancelled.
+The writer owns the only writing connection. It runs queued functions one after another, each in a
+savepoint, and commits them together: one fsync for many callers. A read-only function runs entirely
+in a reader thread, since switching threads costs more than a statement. Searches, which may take
+long, use aiosqlite and are interrupted if their callers are cancelled.
 
-SQLite goes on writing into a file that was unlinked or replaced, and into a log that was cut: a
-message would be acknowledged into nowhere. So the writer checks both files around each commit.
+SQLite keeps writing to a file that was unlinked or replaced, or to a truncated log, so an
+acknowledged message could be lost. So the writer checks both files around each commit.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-# At the top: statements that other threads build while the ORM is being imported fail.
+# Imported at the top: statements built by other threads during the ORM's import fail.
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from typing_extensions import override
 
@@ -54,18 +54,18 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 BATCH = 256
-"""Most functions in one commit: the first caller waits for all of them."""
+"""Most functions per commit; the first caller waits for all of them."""
 _FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
-"""Full, read-only, locked; malformed. Other database errors are a function's own mistakes."""
+"""Full, read-only, locked or malformed. Other database errors are bugs in functions."""
 READERS = 4
 SEARCHERS = 2
 READER_WAIT_S = 10.0
-"""How long a step outside of transactions waits for readers of the log."""
+"""Longest wait of a step outside transactions for readers of the log, in seconds."""
 READER_PAUSE_S = 0.1
 
 
 class _Job(NamedTuple):
-    """A function for the writer; `apart`: on the driver's connection, outside of transactions."""
+    """A function for the writer; `apart` runs it on the raw connection outside transactions."""
 
     fn: Callable[[Any], Any]
     future: asyncio.Future[Any]
@@ -73,11 +73,11 @@ class _Job(NamedTuple):
 
 
 _Result = tuple[_Job, Any, BaseException | None]
-"""A job, and its value or the exception that its caller gets."""
+"""A job with its value or its caller's exception."""
 
 
 class SqliteDatabase(Database):
-    """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
+    """An open SQLite file: `write` uses the writer thread, `read` read-only connections."""
 
     server: None = None
 
@@ -124,7 +124,7 @@ class SqliteDatabase(Database):
                 try:
                     return fn(conn)
                 except BaseException:
-                    # Unfetched rows would keep later reads on this old snapshot.
+                    # Unfetched rows would hold later reads on this old snapshot.
                     conn.invalidate()
                     raise
         except DBAPIError as exc:
@@ -132,7 +132,7 @@ class SqliteDatabase(Database):
 
     @override
     async def _search(self, fn: Transaction[T]) -> T:
-        # Between its statements it holds the event loop.
+        # Runs on the event loop between its statements.
         self._require_open()
         search = Search(fn, lambda raw: raw.interrupt())
         running = asyncio.ensure_future(self._run_search(search))
@@ -158,14 +158,14 @@ class SqliteDatabase(Database):
 
     @override
     async def scrub(self) -> None:
-        # Seconds per gigabyte, in steps that hold up other writes for milliseconds.
+        # Takes seconds per gigabyte, in steps that delay other writes by milliseconds.
         await self._between_readers(empty_log)
         pages = await asyncio.to_thread(self._scrubber.find)
         while pages:
             await self._between_readers(partial(self._scrubber.clean, pages=pages))
 
     async def _between_readers(self, step: Callable[[sqlite3.Connection], bool]) -> None:
-        """Run a step of the writer outside of transactions, once no reader is in its way."""
+        """Run a writer step outside transactions when no reader blocks it."""
         for _ in range(math.ceil(READER_WAIT_S / READER_PAUSE_S)):
             self._require_open()
             future: asyncio.Future[bool] = self._loop.create_future()
@@ -203,7 +203,7 @@ class SqliteDatabase(Database):
             if len(batch) == BATCH or self._jobs.empty():
                 return batch
             job = self._jobs.get()
-        # Put back: the next call finds the end again, with no jobs before it.
+        # Put the end mark back for the next call.
         self._jobs.put(None)
         return batch
 
@@ -215,13 +215,14 @@ class SqliteDatabase(Database):
             with self._connection.begin():
                 done = [self._run(job) for job in batch]
                 self._watch.count(self._raw)
-            # Before any caller gets its value: a lost file acknowledges nothing (decision 016).
+            # Before any caller gets its value, so that a lost file acknowledges nothing (decision
+            # 016).
             self._watch.after()
         except (DBAPIError, sqlite3.Error, StorageUnavailable) as exc:
             lost = _unavailable(exc)
         else:
             return done
-        # A COMMIT that failed leaves the transaction open.
+        # A failed COMMIT leaves the transaction open.
         with suppress(sqlite3.Error):
             self._raw.rollback()
         return [(job, None, lost) for job in batch]
@@ -237,7 +238,7 @@ class SqliteDatabase(Database):
 
     def _run(self, job: _Job) -> _Result:
         conn = self._connection
-        # One function that fails is rolled back alone: the batch is one commit for all others.
+        # A failed function is rolled back alone; the others still commit together.
         self._raw.execute("SAVEPOINT job")
         try:
             done = (job, job.fn(conn), None)
@@ -249,7 +250,7 @@ class SqliteDatabase(Database):
         return done
 
     def _undo(self, cause: Exception) -> None:
-        """Roll one function back; a full disk may have made SQLite roll back the whole batch."""
+        """Roll back one function; on a full disk SQLite may have rolled back the whole batch."""
         if not self._raw.in_transaction:
             raise StorageUnavailable(f"the batch was rolled back: {cause}") from cause
         self._connection.exec_driver_sql("ROLLBACK TO job")
@@ -283,15 +284,15 @@ def _how(path: Path) -> dict[str, Any]:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    """Open a connection for a reader thread, with all the files that it will ever need."""
+    """Open a reader thread's connection with all its files."""
     connection: sqlite3.Connection = sqlite3.connect(**_how(path), check_same_thread=False)
-    # SQLite opens the log and its index with the first read: here, while descriptors are lent.
+    # The first read opens the log and its index: do it here, while descriptors are lent.
     connection.execute("PRAGMA schema_version").fetchone()
     return connection
 
 
 def _report(done: Iterable[_Result]) -> None:
-    """Hand results to their callers; on the loop."""
+    """Pass results to their callers, on the event loop."""
     for job, value, error in done:
         if job.future.done():
             continue
@@ -303,10 +304,10 @@ def _report(done: Iterable[_Result]) -> None:
 
 
 class FileWatch:
-    """Checks the files of an open database; for the writer's thread only."""
+    """Checks the files of an open database; only for the writer thread."""
 
     def __init__(self, database: Path, mark: Path, here: Seen) -> None:
-        """Remember the files as they are now and write the mark; may raise OSError."""
+        """Remember the files' current state and write the mark; may raise OSError."""
         self._files = (database, database.with_name(f"{database.name}-wal"))
         self._known = [_found(each)[:2] for each in self._files]
         self._log_bytes = 0
@@ -316,24 +317,24 @@ class FileWatch:
         self.after()
 
     def before(self, raw: sqlite3.Connection) -> None:
-        """Raise DatabaseReplaced before a commit into nowhere; drop the count of a failed one."""
+        """Raise DatabaseReplaced before a commit to a lost file; undo a failed commit's count."""
         self._look()
         self._counted, self._changes = self._here, raw.total_changes
 
     def count(self, raw: sqlite3.Connection) -> None:
-        """Count a commit that changes anything, as the last statement of its transaction."""
+        """Count a changing commit, as the last statement of its transaction."""
         if raw.total_changes != self._changes:
             self._counted = self._here._replace(commits=self._here.commits + 1)
             raw.execute("UPDATE identity SET commits = ?", (self._counted.commits,))
 
     def after(self) -> None:
-        """Raise DatabaseReplaced after a commit into nowhere, before any caller gets its result."""
+        """Raise DatabaseReplaced after a commit to a lost file, before callers get results."""
         self._look()
         self._here = self._counted
         os.pwrite(self._mark, f"{self._here.name} {self._here.commits:020d}\n".encode(), 0)
 
     def close(self) -> None:
-        """Write the mark to the disk."""
+        """Flush the mark to the disk."""
         os.fsync(self._mark)
         os.close(self._mark)
 
@@ -354,7 +355,7 @@ class FileWatch:
                 return f"{path} was {'replaced' if number else 'removed'}"
         if now[1][2] >= self._log_bytes:
             return None
-        # Another program may have emptied the log: then the file has all commits.
+        # Another program may have emptied the log; then the file has all commits.
         uri = read_only_uri(self._files[0])
         with (
             suppress(sqlite3.Error),

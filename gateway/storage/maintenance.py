@@ -1,7 +1,7 @@
-"""Backing up, checking, compacting and migrating the database; erasing a conversation.
+"""Backs up, checks, compacts and migrates the database; erases conversations.
 
-For the command line, partly while a gateway runs. PostgreSQL has its own programs for copies and
-room: those commands are refused with their names.
+For the command line, partly while a gateway runs. For PostgreSQL, copying and compacting are
+refused with the names of its own programs.
 """
 
 import sqlite3
@@ -68,29 +68,29 @@ from gateway.storage.search import index
 from gateway.storage.sqlite_file import connected, lock_database, read_only_uri
 
 COPIED_PAGES = 64
-"""Of one portion of a backup, 256 KB."""
+"""Pages per portion of a backup: 256 KB."""
 COPY_PAUSE_S = 0.005
-"""The pause after a portion: the disk is left to others."""
+"""Pause after a portion, which leaves the disk to others."""
 LOOK_EVERY = 100_000
-"""Steps of SQLite's machine, a few milliseconds, between two calls of `stopped`."""
+"""SQLite virtual machine steps, a few milliseconds, between two calls of `stopped`."""
 Stopped = Callable[[], bool]
 
 
 def _file_at(location: Location, instead: str) -> Path:
-    """Return the file of a database; raises `StorageUnavailable` with `instead` for a server."""
+    """Return a database's file; for a server raise `StorageUnavailable` with `instead`."""
     if isinstance(location, DatabaseServer):
         raise StorageUnavailable(f"the database is on a server of PostgreSQL: {instead}")
     return location
 
 
 def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -> int:
-    """Copy a database consistently, even while a gateway writes to it; returns its bytes.
+    """Copy a database consistently, even while a gateway writes; return its size in bytes.
 
-    The copy is written next to the target, checked, and renamed: it replaces an older backup only
-    once it is whole and sound. It is written in portions with pauses, which leave the disk to the
-    gateway's commits. After each portion `stopped` may end it.
+    The copy is written next to the target, checked, and renamed, so it replaces an older backup
+    only when complete and sound. Pauses between portions leave the disk to the gateway's commits.
+    After each portion `stopped` may end it.
 
-    Raises `StorageUnavailable` if the file is missing, the target cannot be written, or it was
+    Raises `StorageUnavailable` if the file is missing, the target is not writable, or it was
     stopped.
     """
     database = _file_at(location, "copy it with pg_dump (docs/operations.md, *Backup and restore*)")
@@ -122,8 +122,7 @@ def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, stopped: Stopped
             raise sqlite3.OperationalError("it was stopped")
         time.sleep(COPY_PAUSE_S)
 
-    # One snapshot for all portions, which the first read takes: without it each write would make
-    # the copy start over.
+    # One snapshot for all portions: otherwise each write would restart the copy.
     source.execute("BEGIN")
     source.execute("SELECT 1 FROM sqlite_schema").fetchone()
     source.backup(copy, pages=COPIED_PAGES, progress=pause)
@@ -131,20 +130,20 @@ def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, stopped: Stopped
 
 
 ERASED_ROWS = 200
-"""Most rows of one step; other writes wait for it."""
+"""Most rows per step, since other writes wait for it."""
 ERASED_PARTS = 4
-"""Most rows of up to a megabyte."""
+"""Most file parts per step, each up to a megabyte."""
 
 
 def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -> int:
-    """Take a conversation out of service, to be erased; returns the number of its messages.
+    """Take a conversation out of service for erasure; return its number of messages.
 
-    A running turn loses its lease and writes nothing more. A message of the same chat begins
-    another conversation. What the audit log says of it is erased at once. `by`: for the audit log.
-    Messages that retention has erased count.
+    A running turn loses its lease and can write nothing more. A new message in the chat starts
+    another conversation. Its audit log texts are erased at once; `by` is recorded there. The number
+    includes messages erased by retention.
 
-    Raises `NotFound` if it does not exist, or is a delegated child's: its parent, whose turn may
-    wait for it, goes with it or not at all.
+    Raises `NotFound` if it does not exist or is a delegated child, which is only erased with its
+    parent.
     """
     conversations.hold(conn, conversation_id)
     parent = select(turn.c.conversation).where(turn.c.id == conversation.c.parent_turn_id)
@@ -159,7 +158,7 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
         )
     audit_log.forget(conn, conversation_id, by)
     _forget_stranger(conn, conversation_id)
-    # Else prompts in other chats of its person would contain erased words.
+    # Otherwise prompts in the person's other chats would contain erased words.
     notebook.forget_found(conn, conversation_id)
     keys = select(alias.c.session_key).where(alias.c.conversation == conversation_id)
     conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(keys)))
@@ -170,9 +169,9 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
 
 
 def erase_some(conn: Connection, conversation_id: int) -> bool:
-    """Erase some rows of a withdrawn conversation, its delegated children first.
+    """Erase some rows of a withdrawn conversation, delegated children first.
 
-    Returns False after the last step: the conversation is gone.
+    Return False after the last step.
     """
     child = conn.scalar(conversations.children_of(conversation_id).limit(1))
     if child is not None:
@@ -209,7 +208,7 @@ def _erase_turns(conn: Connection, conversation_id: int) -> int:
     ids = conn.scalars(turns.order_by(turn.c.id)).all()
     asked = select(inquiry.c.id).where(inquiry.c.turn_id.in_(ids), inquiry.c.for_owners)
     for inquiry_id in conn.scalars(asked).all():
-        # Owners were asked in their own chats.
+        # Owners may have been asked in their own chats.
         outbox_rows.erase(conn, f"inquiry:{inquiry_id}:owner:")
     for table in (step, inquiry):
         conn.execute(delete(table).where(table.c.turn_id.in_(ids)))
@@ -241,17 +240,17 @@ def _erase_rows(conn: Connection, conversation_id: int) -> int:
 
 
 _STEPS = (_erase_parts, _erase_messages, _erase_turns, _erase_rows)
-"""In this order: a row goes before those that it refers to."""
+"""In this order: a row is erased before the rows it references."""
 
 
 def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     for table in (attachment, todo, node):
         conn.execute(delete(table).where(table.c.conversation == conversation_id))
-    # What the agent noted about a sender stays.
+    # The agent's notes about a sender stay.
     conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))
     index.forget(conn, conversation_id)
     here = session.c.conversation == conversation_id
-    # Segments refer to each other.
+    # Segments reference each other.
     conn.execute(update(session).where(here).values(parent_session_id=None))
     plans = view_plan.c.session_id.in_(select(session.c.id).where(here))
     conn.execute(delete(view_plan).where(plans))
@@ -264,7 +263,7 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
 
 
 def _forget_stranger(conn: Connection, conversation_id: int) -> None:
-    """Empty what strangers wrote in the chat; its keys stay known."""
+    """Erase strangers' texts in the chat, keeping their keys."""
     here = conversations.get(conn, conversation_id)
     conn.execute(
         update(quarantine)
@@ -276,7 +275,7 @@ def _forget_stranger(conn: Connection, conversation_id: int) -> None:
 
 
 def upgrade(location: Location) -> str | None:
-    """Migrate the database; returns its revision. No gateway may run on a file."""
+    """Migrate the database; return its revision. With a file, stop the gateway first."""
     if isinstance(location, DatabaseServer):
         prepare_server(location)
         return current(location)
@@ -286,10 +285,10 @@ def upgrade(location: Location) -> str | None:
 
 
 def compact(location: Location) -> tuple[int, int]:
-    """Rewrite the file without its free pages; returns its bytes before and after.
+    """Rewrite the file without free pages; return its size in bytes before and after.
 
-    Takes seconds per gigabyte, and as much room again meanwhile; no gateway may run on it. Switches
-    `auto_vacuum` off, with which leftovers cannot be overwritten (sqlite_file.py).
+    Takes seconds per gigabyte and as much free space; stop the gateway first. Switches
+    `auto_vacuum` off, which would prevent scrubbing (sqlite_file.py).
     """
     path = _file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
@@ -297,7 +296,7 @@ def compact(location: Location) -> tuple[int, int]:
     with lock_database(path), connected(path) as connection:
         raw = connection.connection
         try:
-            # Takes effect with the VACUUM behind it.
+            # Takes effect with the following VACUUM.
             raw.cursor().execute("PRAGMA auto_vacuum=NONE")
             raw.cursor().execute("VACUUM")
             raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -307,11 +306,11 @@ def compact(location: Location) -> tuple[int, int]:
 
 
 def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
-    """Return the revision of a copy that no process has open, after reading all of it.
+    """Return the revision of an unopened copy after reading all of it.
 
-    Raises `StorageUnavailable` if it is damaged, not a database, or it was stopped.
+    Raises `StorageUnavailable` if it is damaged, not a database, or was stopped.
     """
-    # Immutable: else SQLite would create files next to the copy.
+    # Immutable, so that SQLite creates no files next to the copy.
     with _file_read(copy, "&immutable=1") as conn:
         raw: Any = conn.connection.driver_connection
         raw.set_progress_handler(stopped, LOOK_EVERY)
@@ -328,15 +327,15 @@ def holds_anything(server: DatabaseServer) -> bool:
 
 
 def current(location: Location) -> str | None:
-    """Return the database's revision; None for an empty one."""
+    """Return the database's revision; None if empty."""
     with reading(location) as conn:
         return schema_revision(conn)
 
 
 def check(location: Location) -> list[str]:
-    """Return what is wrong with the database, one line each.
+    """Return the database's problems, one line each.
 
-    A server checks references itself, and has pg_amcheck for its files: here its revision, tables,
+    A server enforces references itself and has pg_amcheck for its files; here its revision, tables
     and invalid indexes are checked.
     """
     with reading(location) as conn:
@@ -372,30 +371,30 @@ _ORDERS = """
     SELECT datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
     WHERE datname = current_database()
 """
-"""An upgrade of the system may change the order of texts, but not that of an index."""
+"""A system upgrade may change the collation order, but not existing indexes."""
 
 
 def damage_of(conn: Connection, table: str) -> list[str]:
-    """Return the damage in a table and its indexes.
+    """Return the damage of a table and its indexes.
 
-    Each is read by itself: a reader of the whole file would keep the log of a running gateway from
-    being emptied for minutes.
+    Each is read separately: one read of the whole file would keep a running gateway from emptying
+    its log for minutes.
     """
     found = conn.exec_driver_sql(f'PRAGMA integrity_check("{table}")').scalars()
     return [line for line in found if line != "ok"]
 
 
 def tables_of(conn: Connection) -> list[str]:
-    """Return the names of all stored tables, with the schema's own."""
+    """Return the names of all stored tables, including the schema table."""
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
     return ["sqlite_schema", *conn.exec_driver_sql(tables).scalars()]
 
 
 @contextmanager
 def reading(location: Location) -> Iterator[Connection]:
-    """Open the database read-only, without disturbing a running gateway.
+    """Open the database read-only without disturbing a running gateway.
 
-    Raises `StorageUnavailable` if it is missing, or not a database of Parley's.
+    Raises `StorageUnavailable` if it is missing or not a Parley database.
     """
     if isinstance(location, DatabaseServer):
         opened = _server_read(location)
@@ -414,7 +413,7 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
         postgres.told_as_unavailable("read the database"),
         conn.begin(),
     ):
-        # A command may read everything, with long pauses; it blocks no writer.
+        # A command may read everything with long pauses; it blocks no writer.
         conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.exec_driver_sql("SET LOCAL statement_timeout = 0")
         yield conn

@@ -1,8 +1,8 @@
 """Opens a database: lock, connect, migrate, then start the threads.
 
-Migrations run at start, in one transaction: under the lock of SQLite's file, or a lock that
-PostgreSQL keeps for all replicas. Without anything to migrate, alembic is not imported: with it a
-gateway with Telegram would exceed 130 MB.
+Migrations run at start in one transaction, under the lock of the SQLite file or a PostgreSQL lock
+shared by all replicas. If nothing needs migrating, alembic is not imported, to keep a gateway with
+Telegram below 130 MB.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MIGRATING = 0x7061726C6579
-"""The number of the advisory lock under which one replica migrates: "parley" in ASCII."""
+"""The advisory lock number for migrations: "parley" in ASCII."""
 STARTS_WITHIN_S = 60.0
-"""How long to wait for a PostgreSQL that is starting: after a boot both start at once."""
+"""Longest wait for a starting PostgreSQL, in seconds: after a boot both start at once."""
 AWAITED_EVERY_S = 1.0
-"""How often a replica that waits for the migration looks for it."""
+"""Seconds between checks for another process's migration."""
 _PATIENT = "SET LOCAL idle_in_transaction_session_timeout = 0"
-"""A migration imports modules and converts rows between two statements."""
+"""A migration may spend time between two statements."""
 _ALONE = (
     _PATIENT,
     # A migration may take long, here or in another replica.
@@ -50,15 +50,16 @@ _ALONE = (
 
 @asynccontextmanager
 async def open_database(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
-    """Open a database, creating or migrating its schema; a file of SQLite for this process only.
+    """Open a database, creating or migrating its schema; a SQLite file exclusively.
 
-    `home`: PARLEY_HOME, which has the mark of SQLite's file (`mark_of`); None: next to the file.
+    `home` is PARLEY_HOME, which has the SQLite file's mark (`mark_of`); None puts it next to the
+    file.
 
     Raises:
         DatabaseLocked: Another process has the file open.
         DatabaseTooNew: Written by a newer version; nothing is changed.
-        DatabaseReplaced: The file lacks what Parley has stored; nothing is changed.
-        StorageUnavailable: Not writable, not a database, or the server refuses us.
+        DatabaseReplaced: The file lacks stored data; nothing is changed.
+        StorageUnavailable: Not writable, not a database, or refused by the server.
     """
     if isinstance(location, DatabaseServer):
         async with _open_server(location) as database:
@@ -71,9 +72,9 @@ async def open_database(location: Location, home: Path | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def open_locked(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
-    """Do as `open_database`, in a process that holds the lock of a file already.
+    """Like `open_database`, in a process that already holds a file's lock.
 
-    Waits `STARTS_WITHIN_S` at most for a server that is starting.
+    Waits up to `STARTS_WITHIN_S` for a starting server.
     """
     if isinstance(location, DatabaseServer):
         await _wait_until_started(location)
@@ -85,7 +86,7 @@ async def open_locked(location: Location, home: Path | None = None) -> AsyncIter
 
 
 async def _wait_until_started(server: DatabaseServer) -> None:
-    """Wait while nothing listens yet, or the server takes no connections yet."""
+    """Wait until the server accepts connections."""
     from gateway.storage import postgres  # noqa: PLC0415
 
     until, is_told = time.monotonic() + STARTS_WITHIN_S, False
@@ -114,7 +115,7 @@ async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
 
 
 async def _migrated_by_another(server: DatabaseServer) -> None:
-    """Wait until another process has migrated the database (`parley db migrate`)."""
+    """Wait for another process to migrate the database (`parley db migrate`)."""
     if await asyncio.to_thread(_is_behind, server):
         log.info("migration_awaited", revision=REVISION)
     while await asyncio.to_thread(_is_behind, server):  # noqa: ASYNC110 - another process migrates
@@ -132,11 +133,11 @@ def _is_behind(server: DatabaseServer) -> bool:
 
 
 def prepare_server(server: DatabaseServer) -> None:
-    """Migrate in one transaction if the schema is not this code's; one replica at a time.
+    """Migrate in one transaction if the schema differs from the code; one replica at a time.
 
     Raises:
         DatabaseTooNew: Written by a newer version; nothing is changed.
-        StorageUnavailable: It cannot be reached or changed, or belongs to another program.
+        StorageUnavailable: It is unreachable, unchangeable, or belongs to another program.
     """
     from gateway.storage import postgres  # noqa: PLC0415
 
@@ -158,7 +159,7 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
     mark = sqlite_file.mark_of(path, home)
     sqlite_file.require_file(path, mark)
     with (
-        # Closed last: closing any handle of the file gives up the locks that SQLite holds on it.
+        # Closed last, since closing any handle of the file drops SQLite's locks on it.
         closing(Scrubber(path)) as scrubber,
         connected(path) as connection,
         closing(_watch(connection, path, mark)) as watch,
@@ -171,8 +172,8 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
 
 
 def _watch(connection: Connection, path: Path, mark: Path) -> FileWatch:
-    """Require the database that was written last, migrate it, and watch its files."""
-    # Before the migration: a refused database is not changed.
+    """Require the newest database, migrate it, and watch its files."""
+    # Before the migration, so that a refused database stays unchanged.
     with connection.begin():
         sqlite_file.require_newest(connection, path, mark)
     prepare_schema(connection)
@@ -185,7 +186,7 @@ def _watch(connection: Connection, path: Path, mark: Path) -> FileWatch:
 
 
 def prepare_schema(connection: Connection) -> None:
-    """Migrate in one transaction if the schema is not this code's."""
+    """Migrate in one transaction if the schema differs from the code."""
     with connection.begin():
         revision = _migrated(connection)
     _tell(revision)
@@ -210,10 +211,10 @@ def _tell(before: str | None) -> None:
 
 
 def _is_served(conn: Connection, revision: str | None) -> bool:
-    """Whether a newer version has migrated a server in such a way that this one may go on.
+    """Whether this version can run on a server migrated by a newer one.
 
-    During a rolling upgrade older replicas run with newer ones. A file has one process only: an
-    older version gets a backup of its own.
+    During a rolling upgrade older and newer replicas run together. A file has a single process, so
+    an older version needs its own backup.
     """
     if conn.dialect.name != "postgresql" or revision is None or revision <= REVISION:
         return False
@@ -222,7 +223,7 @@ def _is_served(conn: Connection, revision: str | None) -> bool:
 
 
 def schema_revision(connection: Connection) -> str | None:
-    """Return the revision in the database, None for an empty one."""
+    """Return the database's revision; None if empty."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     version = table("alembic_version", sql_column("version_num"))
@@ -230,7 +231,7 @@ def schema_revision(connection: Connection) -> str | None:
 
 
 def require_database(location: Location) -> None:
-    """Raise `StorageUnavailable` if the file is missing or unreadable; a server says so itself."""
+    """Raise `StorageUnavailable` if the file is missing or unreadable; ignore servers."""
     if isinstance(location, DatabaseServer):
         return
     try:
@@ -242,7 +243,7 @@ def require_database(location: Location) -> None:
 
 
 def upgrade(conn: Connection) -> None:
-    """Migrate to the newest revision, atomically with the caller's transaction.
+    """Migrate to the newest revision within the caller's transaction.
 
     Raises `DatabaseTooNew` if this version does not know the database's revision.
     """
@@ -250,7 +251,7 @@ def upgrade(conn: Connection) -> None:
 
     refuse_newer(conn)
     command.upgrade(_config(conn), "head")
-    # For older versions, which do not know this one's revision (`_is_served`).
+    # For older versions, which do not know this revision (`_is_served`).
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{FLOOR}'")
 
@@ -276,12 +277,12 @@ def refuse_newer(conn: Connection) -> None:
 
 
 def differences(conn: Connection) -> list[str]:
-    """Return the differences between the tables in the database and in the code, in words."""
+    """Describe the differences between the database's tables and the code's."""
     from alembic.autogenerate import compare_metadata  # noqa: PLC0415
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
     def is_compared(name: str | None, kind: str, _: object) -> bool:
-        # Not the search index, nor SQLite's own tables for it.
+        # Skip the search index and its internal tables.
         return kind != "table" or not (name or "").startswith(SEARCH_INDEX)
 
     context = MigrationContext.configure(conn, opts={"include_name": is_compared})
@@ -289,7 +290,7 @@ def differences(conn: Connection) -> list[str]:
 
 
 def behind(found: str | None) -> list[str]:
-    """Return the migrations that a database of this revision lacks, one line each, in order."""
+    """Return the migrations missing from a database of this revision, one line each, in order."""
     scripts = sorted(_scripts().walk_revisions(), key=lambda each: each.revision)
     return [
         f"{each.revision} {each.doc}" for each in scripts if found is None or each.revision > found
@@ -297,7 +298,7 @@ def behind(found: str | None) -> list[str]:
 
 
 def known_revisions() -> frozenset[str]:
-    """Return every revision of this code; the files of migrations are read once."""
+    """Return all revisions of this code, reading the migration files once."""
     return _revisions_in(Path(migrations.__file__).parent)
 
 
@@ -318,6 +319,6 @@ def _config(conn: Connection) -> "Config":
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
-    # For 0035, which distinguishes a new home from one that was in use.
+    # For 0035, which distinguishes a new home from a used one.
     config.attributes["before"] = schema_revision(conn)
     return config

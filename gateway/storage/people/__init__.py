@@ -1,1 +1,1 @@
-"""Who was let in, and what the agent notes down."""
+"""Admitted people, and the agent's notes."""

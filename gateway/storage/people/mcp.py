@@ -1,7 +1,7 @@
-"""Records about MCP servers: which stay confined, and owners' decisions about tools' texts.
+"""Records about MCP servers: confined servers, and owners' decisions about tool texts.
 
-`mcp_confined` names the servers of homes that were in use before programs ran unconfined. Names are
-never removed: a replica that starts with older settings would run its server unconfined.
+`mcp_confined` lists the servers of homes older than unconfined programs. Names are never removed:
+otherwise a replica with older settings would run its server unconfined.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,14 +18,14 @@ from gateway.storage.queue import leases, replicas
 from gateway.storage.schema import mcp_confined, mcp_text, now_s
 
 EVERY = ""
-"""Means all servers in `confined`: the home was in use, and has not been started since."""
+"""Stands for all servers in `confined`: an older home that has not been started since."""
 ID_CHARS = 32
-"""Hexadecimal digits of a digest; owners use them as the text's ID. With 12 a server could find two
-texts that share an ID within minutes: it shows one, and the approval offers the other."""
+"""Hexadecimal digits of a digest, used as the text's ID. With 12, a server could find two texts
+with the same ID within minutes, show one, and get the other approved."""
 
 
 class McpRecord(NamedTuple):
-    """The records that a start uses: `confined`, and the digests of `agreed`."""
+    """The records for a start: `confined` servers and digests of `agreed` texts."""
 
     confined: frozenset[str]
     agreed: frozenset[str]
@@ -38,7 +38,7 @@ Verdict = Literal["agreed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """The text of a server's tool that gives orders.
+    """A tool text with instructions.
 
     Attributes:
         state: "asked", "agreed" or "refused".
@@ -58,13 +58,13 @@ class ToolText:
 
 
 def confined(conn: Connection) -> frozenset[str]:
-    """Return the servers that stay confined unless their settings decide; see `EVERY`."""
+    """Return the servers that stay confined unless their settings say otherwise; see `EVERY`."""
     return frozenset(conn.scalars(select(mcp_confined.c.name)))
 
 
 def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
-    """Return the records; the first start after the upgrade enters these servers."""
-    # If two replicas start at once, the second finds the rows of the first.
+    """Return the records; the first start after an upgrade stores these servers."""
+    # If two replicas start together, the second finds the first's rows.
     leases.one_at_a_time(conn)
     if EVERY in (known := confined(conn)):
         conn.execute(delete(mcp_confined).where(mcp_confined.c.name == EVERY))
@@ -80,7 +80,7 @@ def agreed(conn: Connection) -> frozenset[str]:
 
 
 def note(conn: Connection, held: Iterable[HeldTool]) -> None:
-    """Store new texts; an undecided earlier text of the same tool is deleted."""
+    """Store new texts, deleting undecided earlier texts of the same tool."""
     leases.one_at_a_time(conn)
     known = frozenset(conn.scalars(select(mcp_text.c.digest)))
     for each in held:
@@ -94,7 +94,7 @@ def note(conn: Connection, held: Iterable[HeldTool]) -> None:
 
 
 def texts(conn: Connection) -> list[ToolText]:
-    """Return all texts, by server and tool; of one tool the newest last."""
+    """Return all texts by server and tool, newest last."""
     order = (mcp_text.c.server, mcp_text.c.tool, mcp_text.c.at)
     return [
         ToolText(
@@ -119,9 +119,9 @@ def mark_told(conn: Connection, digests: Collection[str]) -> None:
 
 
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
-    """Record an owner's decision about a text, also in the audit log; the latest one counts.
+    """Record an owner's decision about a text, also in the audit log; the latest applies.
 
-    `name`: its `ToolText.id`. Raises `NotFound` if there is no such text.
+    `name` is its `ToolText.id`. Raises `NotFound` for an unknown text.
     """
     text = text_of(conn, name)
     here = mcp_text.c.digest == text.held.digest
@@ -130,6 +130,6 @@ def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
     subject, detail = f"{text.held.server}: {text.held.tool}", {"digest": text.held.digest}
     audit_log.append(conn, AuditEntry(kind, by=by, subject=subject[:200], detail=detail))
     if conn.dialect.name == "postgresql":
-        # Every replica reloads its settings and, with them, owners' decisions.
+        # All replicas reload their settings and owners' decisions.
         replicas.announce(conn, "secrets")
     return ToolText(text.held, verdict, by, text.told)

@@ -1,7 +1,7 @@
-"""Members, and strangers who ask to be one: the tables `member` and `pairing`.
+"""Members and access requests: the tables `member` and `pairing`.
 
-A row of `pairing` is a request: pending → approved or denied, until it expires. The one without a
-sender is the code that makes the first owner.
+A row of `pairing` is a request: pending → approved or denied, until it expires. The row without a
+sender is the owner code.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,16 +45,16 @@ Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]
 
 CODE_S = 3600.0
-"""How long the code of a request is valid; meanwhile its sender gets no other one."""
+"""Validity of a request's code, in seconds; its sender gets no other one meanwhile."""
 DECIDED_S = 86_400.0
-"""How long a decided request is kept; meanwhile a denied sender cannot ask again."""
-# The code of the first owner is valid until it is used.
+"""Seconds to keep a decided request; a denied sender cannot ask again meanwhile."""
+# The owner code is valid until it is used.
 _UNTIL_USED_S = 100 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A person who was let in; `at` is in seconds since the epoch."""
+    """An admitted person; `at` is in seconds since the epoch."""
 
     platform: str
     sender: str
@@ -65,17 +65,17 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its name in commands: "platform:sender"."""
+        """Name in commands: "platform:sender"."""
         return f"{self.platform}:{self.sender}"
 
 
 @dataclass(frozen=True, slots=True)
 class PairingRequest:
-    """A person who asks, or asked, to be let in; `at` is in seconds since the epoch.
+    """An access request; `at` is in seconds since the epoch.
 
     Attributes:
-        conversation: Their direct chat; their request is erased with it.
-        left_s: Seconds until the code expires; negative when it has.
+        conversation: The person's direct chat, with which the request is erased.
+        left_s: Seconds until the code expires; negative afterwards.
     """
 
     id: int
@@ -91,7 +91,7 @@ class PairingRequest:
 
     @property
     def name(self) -> str:
-        """Its name in commands: its code."""
+        """Name in commands: the code."""
         return self.code
 
 
@@ -115,7 +115,7 @@ def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
     """Return the known names of "platform:sender id".
 
-    From their newest message, else from their request. In the web chat the id is the name.
+    From their newest message or their request. In the web chat the id is the name.
     """
     asked = [who.partition(":")[::2] for who in sorted(set(whom)) if ":" in who]
     asked = [each for each in asked if each[0] != BUILT_IN]
@@ -142,7 +142,7 @@ def _names(whom: Sequence[tuple[str, str]]) -> Select[Any]:
 
 def everybody(conn: Connection) -> list[Member]:
     """Return all members, owners first, then by time."""
-    # By the alphabet "owner" is behind "member".
+    # Descending, since "owner" sorts after "member".
     return _members(conn, member.c.role.desc(), member.c.at)
 
 
@@ -153,9 +153,9 @@ def _members(conn: Connection, *order: Any) -> list[Member]:
 
 
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
-    """Return pending requests, then members; each newest first.
+    """List pending requests, then members, each newest first.
 
-    `after`: only those after this name; raises `NotFound` if it does not exist (any more).
+    Start after the name `after`; raise `NotFound` if it does not exist.
     """
     newest = (member.c.at.desc(), member.c.platform.desc(), member.c.sender.desc())
     found: list[PairingRequest | Member] = [*reversed(pending(conn)), *_members(conn, *newest)]
@@ -168,11 +168,11 @@ def listed(conn: Connection, limit: int, after: str | None = None) -> list[Pairi
 def let_in(
     conn: Connection, whom: tuple[str, str], sender_name: str, role_: Role, granted_by: str
 ) -> None:
-    """Let a person (platform, sender) in; an owner stays one."""
+    """Admit a person (platform, sender); owners stay owners."""
     platform, sender = whom
     if role(conn, platform, sender) in {"owner", role_}:
         return
-    # A member becomes an owner as a new row, which says by whom and when.
+    # A new owner gets a new row, which records by whom and when.
     revoke(conn, platform, sender)
     conn.execute(
         member.insert().values(
@@ -187,26 +187,26 @@ def let_in(
 
 
 def revoke(conn: Connection, platform: str, sender: str) -> bool:
-    """Remove a member; returns whether there was one."""
+    """Remove a member; return whether it existed."""
     known = (member.c.platform == platform, member.c.sender == sender)
     return conn.execute(delete(member).where(*known)).rowcount == 1
 
 
 def set_role(conn: Connection, platform: str, sender: str, role_: Role, granted_by: str) -> None:
-    """Give a member another role, and note by whom."""
+    """Change a member's role and record by whom."""
     known = (member.c.platform == platform, member.c.sender == sender)
     conn.execute(update(member).where(*known).values(role=role_, granted_by=granted_by, at=now_s()))
 
 
 def owners(conn: Connection) -> list[tuple[str, str]]:
-    """(platform, sender) of all owners that were made by a code."""
+    """Return (platform, sender) of all owners in the database."""
     rows = conn.execute(select(member.c.platform, member.c.sender).where(member.c.role == "owner"))
     return [(row.platform, row.sender) for row in rows]
 
 
 def set_owner_code(conn: Connection, code: str | None) -> None:
-    """Replace the code that makes the first owner; None for no code."""
-    # The row without a sender is the code's: there is one at most.
+    """Replace the owner code; None removes it."""
+    # The row without a sender, at most one, is the code's.
     conn.execute(delete(pairing).where(pairing.c.sender.is_(None)))
     if code is not None:
         values = {"code": code, "state": "pending", "at": now_s()}
@@ -214,19 +214,19 @@ def set_owner_code(conn: Connection, code: str | None) -> None:
 
 
 def take_owner_code(conn: Connection, code: str) -> bool:
-    """Use up the code that makes the first owner; False if it is another one, or was used."""
+    """Use up the owner code; return False if it is wrong or already used."""
     is_it = (pairing.c.sender.is_(None), pairing.c.code == code)
-    # The delete decides: of two senders one becomes the owner.
+    # The delete decides which of two senders becomes the owner.
     return conn.execute(delete(pairing).where(*is_it)).rowcount == 1
 
 
 def owner_code(conn: Connection) -> str | None:
-    """Return the code that makes the first owner, or None."""
+    """Return the owner code, or None."""
     return conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
 
 
 def may_ask(conn: Connection, platform: str, sender: str) -> bool:
-    """Whether a person gets a code: not within `CODE_S` of the last, nor soon after a denial."""
+    """Whether a person may get a code: none within `CODE_S`, and no recent denial."""
     query = select(pairing.c.id).where(
         pairing.c.platform == platform,
         pairing.c.sender == sender,
@@ -238,8 +238,8 @@ def may_ask(conn: Connection, platform: str, sender: str) -> bool:
 def enter_request(
     conn: Connection, message: InboundMessage, sender_name: str, code: str, conversation_id: int
 ) -> int:
-    """Enter a request of a message's sender; returns its id. Useless old ones are deleted."""
-    # Only requests make the table grow, so no sweep is needed.
+    """Insert an access request of a message's sender; return its id. Deletes expired ones."""
+    # Deleted here, since only requests make the table grow.
     conn.execute(delete(pairing).where(pairing.c.sender.is_not(None), _is_over))
     inserted = conn.execute(
         pairing
@@ -264,7 +264,7 @@ _is_over = and_(pairing.c.expires_at <= now_s(), pairing.c.at <= now_s() - CODE_
 
 
 def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: int) -> None:
-    """Let the oldest pending requests of an account expire beyond `kept`."""
+    """Expire an account's oldest pending requests beyond `kept`."""
     pending = (
         pairing.c.platform == platform,
         pairing.c.account == account,
@@ -278,7 +278,7 @@ def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: i
 
 
 def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> int:
-    """Return how many requests came within the last `CODE_S`, in all or through one account."""
+    """Count the requests within the last `CODE_S`, in total or through one account."""
     query = select(func.count()).where(
         pairing.c.sender.is_not(None), pairing.c.at > now_s() - CODE_S
     )
@@ -293,7 +293,7 @@ def pending(conn: Connection) -> list[PairingRequest]:
 
 
 def decidable(conn: Connection) -> list[PairingRequest]:
-    """Return the requests that can be decided: pending ones, and for a while decided ones.
+    """Return the decidable requests: pending ones and recently decided ones.
 
     A denied one can still be approved while its code is valid.
     """
@@ -303,7 +303,7 @@ def decidable(conn: Connection) -> list[PairingRequest]:
 
 
 def approved(conn: Connection) -> list[PairingRequest]:
-    """Return the requests that were approved lately."""
+    """Return the recently approved requests."""
     return _requests(conn, pairing.c.state == "approved")
 
 
@@ -327,16 +327,16 @@ def decide(conn: Connection, request_id: int, state: RequestState) -> None:
 
 
 def drop_requests(conn: Connection, platform: str, sender: str) -> None:
-    """Forget a person's requests: they may ask again at once."""
+    """Delete a person's requests, so that they may ask again at once."""
     conn.execute(delete(pairing).where(pairing.c.platform == platform, pairing.c.sender == sender))
 
 
 def newest_direct_chat(
     conn: Connection, platform: str, sender: str, accounts: Collection[tuple[str, str]]
 ) -> Conversation | None:
-    """Return the direct conversation in which a person wrote last, of these (platform, account)."""
+    """Return a person's most recent direct conversation among these (platform, account)."""
     theirs = conversations.all_of_user(conn, platform, sender)
-    # Only given accounts: the chats of one that is switched off reach no person.
+    # Only given accounts, since chats of an inactive account are unreachable.
     for here in theirs:
         own = here.chat.rpartition("/")[2]
         is_for_once = here.platform == BUILT_IN and own.startswith(FOR_ONE_QUESTION)

@@ -1,8 +1,9 @@
-"""The task list of each conversation, and the notebook of each scope.
+"""Task lists of conversations and notebooks of scopes.
 
-The agent's tool, the model of `auxiliary.memory` and people write notes; the id of a note is never
-used again. A prompt gets the notes when a root begins and at each compaction; a removed note leaves
-the prompts at once. Offers wait for a yes and are not in prompts. A task list belongs to its root.
+Notes are written by the agent's tool, the model of `auxiliary.memory` and people; note ids are
+never reused. A prompt gets the notes at the start of a root and at each compaction; a removed note
+leaves the prompts at once. Offers wait for consent and stay out of prompts. A task list belongs to
+its root.
 """
 
 import re
@@ -28,19 +29,19 @@ from gateway.storage.schema import iso_time, memory, message, now_s, step, todo
 KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
 OFFER = "offer"
 MOST_CHARS: Mapping[MemoryTarget, int] = {"memory": 2_200, "user": 4_000}
-"""Characters of all notes of one kind together: every prompt contains them."""
+"""Most characters of all notes of a kind, since every prompt contains them."""
 LOOKED_BACK = 400
-"""Newest messages that are searched for the same words by the agent or a tool."""
+"""Number of newest messages to search for the same words by the agent or a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One row of a notebook.
+    """A row of a notebook.
 
     Attributes:
-        target: user or memory; anything else waits for a yes.
-        at: When it was made, ISO 8601.
-        before: The note that it replaced, or empty.
+        target: "user" or "memory"; anything else waits for consent.
+        at: Creation time in ISO 8601.
+        before: The replaced note, or empty.
     """
 
     id: int
@@ -52,7 +53,7 @@ class Note:
 
     @property
     def waits(self) -> bool:
-        """Whether it needs a person's yes before prompts contain it."""
+        """Whether it needs a person's consent before prompts contain it."""
         return self.target not in KEPT
 
 
@@ -60,10 +61,10 @@ _CONVERSATION = "conversation:"
 
 
 def scope_of(conn: Connection, conversation_id: int) -> str:
-    """Return the scope of the notes that a conversation reads and writes.
+    """Return the note scope of a conversation.
 
-    "platform:sender id" in a direct chat: its sender has one memory in all of them. Everywhere else
-    "conversation:id", which no other conversation sees.
+    "platform:sender id" in a direct chat, shared by all of the sender's direct chats; otherwise
+    "conversation:id", private to the conversation.
     """
     here = conversations.of_user(conn, conversation_id)
     if here is not None and is_direct(here):
@@ -72,20 +73,20 @@ def scope_of(conn: Connection, conversation_id: int) -> str:
 
 
 def sharing(conn: Connection, conversation_id: int) -> list[int]:
-    """Return the conversations with the scope of this one, itself first."""
+    """Return the conversations with the same scope, this one first."""
     theirs = _conversations_of(conn, scope_of(conn, conversation_id))
     return list(dict.fromkeys([conversation_id, *theirs]))
 
 
 def is_shared(scope: str) -> bool:
-    """Whether a scope belongs to a conversation of several people."""
+    """Whether a scope belongs to a shared conversation."""
     return scope.startswith(_CONVERSATION)
 
 
 def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[TodoItem]:
-    """Return a conversation's list; empty if it was written before its root began.
+    """Return a conversation's task list; empty if written before the current root.
 
-    `first_seq`: where the root's view begins (`ViewPlan.first_seq`).
+    `first_seq` is the start of the root's view (`ViewPlan.first_seq`).
     """
     query = select(todo.c["items"]).where(
         todo.c.conversation == conversation_id, todo.c.first_seq == first_seq
@@ -95,7 +96,7 @@ def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[Todo
 
 
 def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None:
-    """Replace the list of the turn's conversation; the same again changes nothing."""
+    """Replace the task list of the turn's conversation; idempotent."""
     proceed(conn, current)
     here = current.lease.conversation
     values = {
@@ -114,7 +115,7 @@ def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
 
 
 def of_scope(conn: Connection, scope: str) -> list[Note]:
-    """Return the rows of a scope, including those that wait, oldest first."""
+    """Return the rows of a scope, including waiting ones, oldest first."""
     query = select(memory).where(memory.c.scope == scope).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
@@ -124,13 +125,13 @@ def _note(row: Any) -> Note:
 
 
 def kept(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """Return the notes of a scope that prompts may have, with their days."""
+    """Return the notes of a scope allowed in prompts, with dates."""
     rows = (note for note in of_scope(conn, scope) if not note.waits)
     return tuple(PinnedNote(note.text, note.at[:10]) for note in rows)
 
 
 def pinned(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """Return the notes for a prompt, without those that the current scan finds suspicious."""
+    """Return the notes for a prompt, without those flagged by the current scan."""
     return tuple(PinnedNote(scan(text).text, day) for text, day in kept(conn, scope))
 
 
@@ -139,8 +140,8 @@ class Change:
     """A change of notes.
 
     Attributes:
-        remove: Words of the one note that goes, if any.
-        add: The note that takes its place, or comes after the others.
+        remove: Words that identify the note to remove, if any.
+        add: The note that replaces it or is appended.
         max_chars: The limit of all notes of the target together.
     """
 
@@ -152,10 +153,10 @@ class Change:
 
 
 def change_notes(conn: Connection, current: Turn, change: Change) -> tuple[list[str], Note | None]:
-    """Change the notes of a scope in a turn; returns all of its target, and the removed one.
+    """Change the notes of a scope in a turn; return all notes of the target, and the removed one.
 
-    A note that replaces another has a new id, and records the text of the other. Raises `ToolError`
-    as `changed`; nothing was written.
+    A replacement has a new id and records the replaced text. Raises `ToolError` like `changed`,
+    writing nothing.
     """
     proceed(conn, current)
     known = [note for note in of_scope(conn, change.scope) if note.target == change.target]
@@ -189,12 +190,12 @@ def _put_on_record(
 
 
 def _repin(conn: Connection, scope: str) -> None:
-    """Remove deleted notes from all prompts of a scope."""
+    """Update all prompts of a scope after a deletion."""
     sessions.repin(conn, _conversations_of(conn, scope), pinned(conn, scope))
 
 
 def _removed(conn: Connection, *its: ColumnElement[bool]) -> Sequence[str]:
-    """Erase notes, in prompts as well; returns the scope of each."""
+    """Erase notes, also from prompts; return the scope of each."""
     scopes = conn.scalars(delete(memory).where(*its).returning(memory.c.scope)).all()
     for scope in set(scopes):
         _repin(conn, scope)
@@ -202,7 +203,7 @@ def _removed(conn: Connection, *its: ColumnElement[bool]) -> Sequence[str]:
 
 
 def _conversations_of(conn: Connection, scope: str) -> list[int]:
-    """Return the conversations whose prompts contain the notes of a scope."""
+    """Return the conversations whose prompts contain a scope's notes."""
     if is_shared(scope):
         return [int(scope.removeprefix(_CONVERSATION))]
     platform, _, user = scope.partition(":")
@@ -211,19 +212,19 @@ def _conversations_of(conn: Connection, scope: str) -> list[int]:
 
 
 def written_in(conn: Connection, turn_id: int) -> list[Note]:
-    """Return the notes that a turn made and that still exist."""
+    """Return a turn's existing notes."""
     query = select(memory).where(memory.c.turn_id == turn_id).order_by(memory.c.id)
     return [_note(row) for row in conn.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """What a person wrote in a message, without pasted or quoted parts, or a sentence of it.
+    """A person's own text in a message, without pasted or quoted parts, or a sentence of it.
 
     Attributes:
-        seq: The message's place in the transcript.
+        seq: The message's position in the transcript.
         by: "platform:sender id".
-        offered: Whether it needs a yes to be remembered.
+        offered: Whether remembering it needs consent.
     """
 
     turn: int
@@ -236,7 +237,7 @@ class OwnWords:
 def keep_found(
     conn: Connection, conversation_id: int, found: Iterable[OwnWords], max_chars: int
 ) -> list[Note]:
-    """Store the sentences; returns the new rows. Leaves out known ones and those without room."""
+    """Store sentences as notes, skipping known ones and those without room; return the new rows."""
     scope = scope_of(conn, conversation_id)
     rows: list[Note] = []
     for words in found:
@@ -255,10 +256,10 @@ def keep_found(
 
 
 def unnoted(conn: Connection, conversation_id: int, turn_ids: Collection[int]) -> set[int]:
-    """Return the turns in which the agent did not use its tool `memory`.
+    """Return the turns in which the agent did not use the tool `memory`.
 
-    In the others it noted what matters, or a person undid that. None of a conversation that is
-    being erased.
+    In the others it noted what matters, or a person undid that. Empty for a conversation being
+    erased.
     """
     if not conversations.in_service(conn, conversation_id):
         return set()
@@ -267,7 +268,7 @@ def unnoted(conn: Connection, conversation_id: int, turn_ids: Collection[int]) -
 
 
 def was_said_by_agent(conn: Connection, conversation_id: int, before_seq: int, text: str) -> bool:
-    """Whether the agent or a tool said the same lately: a copy of that is not an instruction."""
+    """Whether the agent or a tool recently said the same; a copy of that is not an instruction."""
     lately = message.c.seq.between(before_seq - LOOKED_BACK, before_seq - 1)
     # Stored texts are JSON: quotes in them are escaped.
     stored = orjson.dumps(text).decode()[1:-1]
@@ -277,9 +278,9 @@ def was_said_by_agent(conn: Connection, conversation_id: int, before_seq: int, t
 
 
 def remove(conn: Connection, notes: Sequence[Note], by: str, place: int) -> None:
-    """Erase notes of one scope for a person; raises `NotFound` if one is gone already.
+    """Erase notes of one scope for a person; raise `NotFound` if one no longer exists.
 
-    Here and below `place` is the conversation in which they say so.
+    Here and below, `place` is the conversation of the command.
     """
     ids, scope = [note.id for note in notes], notes[0].scope
     if len(_removed(conn, memory.c.id.in_(ids), memory.c.scope == scope)) != len(ids):
@@ -288,7 +289,7 @@ def remove(conn: Connection, notes: Sequence[Note], by: str, place: int) -> None
 
 
 def undo(conn: Connection, note: Note, by: str, place: int) -> None:
-    """Undo a note for a person; restores the note that it replaced."""
+    """Undo a note for a person and restore the note it replaced."""
     remove(conn, [note], by, place)
     if note.before:
         _insert(conn, note.scope, note.target, note.before)
@@ -296,9 +297,9 @@ def undo(conn: Connection, note: Note, by: str, place: int) -> None:
 
 
 def confirm(conn: Connection, note: Note, by: str, place: int) -> bool:
-    """Keep a waiting row; returns False without room for it.
+    """Confirm a waiting row; return False without room.
 
-    Equal texts are kept once. Raises `NotFound` if it is gone already.
+    Equal texts are stored once. Raises `NotFound` if it no longer exists.
     """
     texts = notes_of(conn, note.scope, "user")
     here = memory.c.id == note.id
@@ -315,9 +316,9 @@ def confirm(conn: Connection, note: Note, by: str, place: int) -> bool:
 
 
 def reword(conn: Connection, note: Note, text: str, by: str, place: int) -> None:
-    """Reword a row for a person; the new text gets the current time.
+    """Reword a row for a person and update its time.
 
-    Raises `NotFound` if it is gone already.
+    Raises `NotFound` if it no longer exists.
     """
     values = {"text": text, "at": now_s(), "said_by": by, "value": None}
     if note.waits:
@@ -329,10 +330,10 @@ def reword(conn: Connection, note: Note, text: str, by: str, place: int) -> None
 
 
 def changed(notes: Sequence[str], change: Change) -> list[str]:
-    """Return notes after a change; unchanged if it was made before, as after a crash.
+    """Apply a change to notes; idempotent, for repetitions after a crash.
 
-    No text is there twice. Raises `ToolError` if no note or several contain `remove`, or there is
-    no room for `add`.
+    Texts stay unique. Raises `ToolError` if `remove` matches no note or several, or without room
+    for `add`.
     """
     found = _held(notes, change)
     if len(found) > 1:
@@ -352,7 +353,7 @@ def changed(notes: Sequence[str], change: Change) -> list[str]:
 
 
 def _held(notes: Sequence[str], change: Change) -> list[str]:
-    """Return the notes that contain the words to remove, except the note to add."""
+    """Return the notes that match `remove`, except the note to add."""
     if change.remove is None:
         return []
     wanted = change.remove.casefold()
@@ -361,7 +362,7 @@ def _held(notes: Sequence[str], change: Change) -> list[str]:
 
 def _require_room(before: Sequence[str], after: Sequence[str], max_chars: int) -> None:
     used, wanted = _chars(before), _chars(after)
-    # After the limit was lowered, notes may exceed it: shortening them is always allowed.
+    # Notes may exceed a lowered limit; shortening them is always allowed.
     if wanted > max_chars and wanted > used:
         raise ToolError(
             f"there is no room: the notes have {used:,} of {max_chars:,} characters, with this"
@@ -375,14 +376,14 @@ def _chars(notes: Sequence[str]) -> int:
 
 
 def listed(notes: Sequence[str]) -> str:
-    """Return notes as a list, one line each."""
+    """Format notes as a list, one line each."""
     return "\n".join(f"- {note}" for note in notes) or "(no notes)"
 
 
 def all_notes(
     conn: Connection, scope: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[Note]:
-    """Return the notes of a scope, or of all, newest first; those before the id `before`."""
+    """List the notes of a scope (or all) with ids below `before`, newest first."""
     query = select(memory).order_by(memory.c.id.desc()).limit(limit)
     if scope is not None:
         query = query.where(memory.c.scope == scope)
@@ -392,9 +393,9 @@ def all_notes(
 
 
 def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
-    """Erase one note by its id, or all of a scope; returns how many there were.
+    """Erase one note by id, or all notes of a scope; return their number.
 
-    Raises `NotFound` if there is none.
+    Raises `NotFound` if none exists.
     """
     # A number of 18 digits fits into the database's integers.
     is_id = re.fullmatch("[0-9]{1,18}", which)
@@ -407,14 +408,14 @@ def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
 
 
 def forget_found(conn: Connection, conversation_id: int) -> None:
-    """Erase notes quoted from a conversation's messages, also those in its person's notebook."""
+    """Erase notes quoted from a conversation's messages, also in the person's notebook."""
     _removed(conn, memory.c.conversation == conversation_id)
 
 
 def take_note(
     conn: Connection, scope: str, target: MemoryTarget, text: str, max_chars: int
 ) -> bool | None:
-    """Add a note from elsewhere; False if it exists, None if there is no room."""
+    """Add an imported note; return False if it exists, None without room."""
     before = notes_of(conn, scope, target)
     try:
         after = changed(before, Change(scope, target, None, text, max_chars))

@@ -1,1 +1,1 @@
-"""Messages in the inbox, answers in the outbox, who works on them, and what was given up."""
+"""The queue: inbox, outbox, leases, and dead letters."""

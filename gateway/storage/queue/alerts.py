@@ -1,12 +1,11 @@
-"""Alerts: troubles that are reported to owners. The table `alert`.
+"""Alerts: problems reported to owners. The table `alert`.
 
-A trouble has one open row, however many replicas see it and however often one restarts: the index
-`ux_alert_open` ensures that. Replicas that see it note so (`seen_at`); it is over once it was not
-seen for a while. Messages to chats are entered into the outbox in the transaction that changes the
-row.
+A problem has one open row regardless of replicas and restarts, ensured by the index
+`ux_alert_open`. Replicas that see it update `seen_at`; it ends when it was not seen for a while.
+Chat messages enter the outbox in the transaction that changes the row.
 
-`posted` is what a webhook has got: nothing, its begin (1), its end (2). A post is claimed by
-putting the row off: if the claimant dies, another replica posts it later.
+`posted` is the state known to the webhook: none, the start (1), the end (2). Postponing the row
+claims a post; if the claimant dies, another replica posts it later.
 """
 
 from collections.abc import Collection
@@ -19,20 +18,20 @@ from gateway.storage.schema import alert, is_open, now, now_s
 BEGIN, END = 1, 2
 """Values of `posted`."""
 KEPT_S = 90 * 86_400.0
-"""How long alerts that are over stay on record."""
+"""Seconds to keep ended alerts."""
 TOLD_WITHIN_S = 86_400.0
-"""How long an end waits for room in the chats, and one message for a webhook."""
+"""Longest wait of an end for room in the chats, and of a post for a webhook, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A trouble; times in seconds since the epoch, or None.
+    """A problem; times in seconds since the epoch, or None.
 
     Attributes:
         kind: The id of its finding (gateway/findings/).
-        told_at: When it was reported in chats; None if it was one too many for an hour, or no owner
-            has a chat.
-        posted: What a webhook has got: 0, `BEGIN` or `END`.
+        told_at: When it was reported in chats; None if over the hourly limit or no owner has a
+            chat.
+        posted: State known to the webhook: 0, `BEGIN` or `END`.
     """
 
     id: int
@@ -49,7 +48,7 @@ _COLUMNS = [alert.c[field.name] for field in fields(Alert)]
 
 
 def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> int | None:
-    """Note a trouble; returns its id if it is new, else None. `since`: by the database's clock."""
+    """Record a problem; return its id if new, else None. `since` is by the database's clock."""
     this = update(alert).where(alert.c.kind == kind, alert.c.subject == subject, is_open)
     if conn.execute(this.values(seen_at=now_s())).rowcount:
         return None
@@ -57,7 +56,7 @@ def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> 
     return conn.execute(_NOTE, values).scalar()
 
 
-# Of two replicas that note it at the same moment the second one waits, and enters nothing.
+# If two replicas record it at once, the second waits and inserts nothing.
 _NOTE = text(
     "INSERT INTO alert (kind, subject, text, since, at, seen_at)"
     " VALUES (:kind, :subject, :text, :since, :at, :at) ON CONFLICT DO NOTHING RETURNING id"
@@ -65,19 +64,19 @@ _NOTE = text(
 
 
 def end(conn: Connection, alert_id: int, quiet_s: float) -> bool:
-    """End an alert that was not seen for so long; returns whether this call has ended it."""
+    """End an alert not seen for `quiet_s`; return whether this call ended it."""
     this = (alert.c.id == alert_id, is_open, alert.c.seen_at <= now_s() - quiet_s)
     return conn.execute(update(alert).where(*this).values(over_at=now_s())).rowcount == 1
 
 
 def mark_told(conn: Connection, alert_id: int, *, over: bool) -> None:
-    """Note that its begin, or its end, is reported in chats."""
+    """Record that its start or end was reported in chats."""
     told = {"over_told_at" if over else "told_at": now_s()}
     conn.execute(update(alert).where(alert.c.id == alert_id).values(told))
 
 
 def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = ()) -> int:
-    """Count begins and ends reported in chats within so many seconds; of `kinds` only begins."""
+    """Count starts and ends reported in chats within `within_s`; of `kinds`, only starts."""
     since = now_s() - within_s
     begun = alert.c.told_at > since
     if kinds:
@@ -88,23 +87,23 @@ def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = (
 
 
 def ended_lately(conn: Connection, kind: str, subject: str, within_s: float) -> int:
-    """Return how often the same trouble was over within so many seconds."""
+    """Count how often the same problem ended within `within_s`."""
     same = (alert.c.kind == kind, alert.c.subject == subject, alert.c.over_at > now_s() - within_s)
     return conn.execute(select(func.count()).where(*same)).scalar_one()
 
 
 def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100) -> list[Alert]:
-    """Return the open alerts, or those that are over as well; newest first. `limit` None: all."""
+    """Return open alerts, optionally with ended ones, newest first; `limit` None means all."""
     query = select(*_COLUMNS).order_by(alert.c.at.desc(), alert.c.id.desc()).limit(limit)
     rows = conn.execute(query if with_past else query.where(is_open))
     return [Alert(*row) for row in rows]
 
 
 def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
-    """Return the alerts that may be reported: open ones, and ends for which there was no room.
+    """Return the reportable alerts: open ones, and ends that had no room.
 
-    `kinds`: those whose ends are reported; only after their begins, and for a day. If the same
-    trouble was reported again since, its newest end is enough.
+    Ends of `kinds` are reported only after their start and within a day. If the same problem was
+    reported again since, only its newest end is.
     """
     newer = alert.alias()
     is_again = exists().where(
@@ -139,23 +138,23 @@ def to_post(conn: Connection) -> list[Alert]:
 
 
 def noticed_s(conn: Connection, alert_id: int) -> float:
-    """Return how long ago an alert was noticed, in seconds."""
+    """Return the age of an alert in seconds."""
     return float(
         conn.execute(select(now_s() - alert.c.at).where(alert.c.id == alert_id)).scalar_one()
     )
 
 
 def claim_post(conn: Connection, alert_id: int, for_s: float) -> bool:
-    """Claim an alert's post for so long, its next try; returns whether the caller must post it."""
+    """Claim an alert's post for `for_s`; return whether the caller must post it."""
     this = (alert.c.id == alert_id, alert.c.post_at <= now_s())
     return conn.execute(update(alert).where(*this).values(post_at=now_s() + for_s)).rowcount == 1
 
 
 def mark_posted(conn: Connection, alert_id: int, stage: int) -> None:
-    """Note that the webhook has got the begin (1) or the end (2)."""
+    """Record that the webhook received the start (1) or the end (2)."""
     conn.execute(update(alert).where(alert.c.id == alert_id).values(posted=stage, post_at=0.0))
 
 
 def prune(conn: Connection) -> None:
-    """Erase what has been over for `KEPT_S`."""
+    """Erase alerts that ended `KEPT_S` ago."""
     conn.execute(delete(alert).where(alert.c.over_at < now_s() - KEPT_S))
