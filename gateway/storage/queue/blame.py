@@ -1,18 +1,17 @@
-"""Blame: what the death of a process costs the turns that ran in it, and which one caused it.
+"""Blame: how a process death is charged to the turns that ran in it, and which one caused it.
 
-Their rows show which turns ran: they are running, and were taken up under the lease that their
-conversation still has. So nothing is written on the path of a message for this.
+The rows show which turns ran: they are running under the lease that their conversation still has.
+So the message path writes nothing for this.
 
-A death whose cause is not known to be a turn costs no attempt while `GIVE_UP_AFTER_S` lasts. A turn
-that ran at two of them without getting further in between is a suspect. It is tried with all
-others, but only when the process has lived for `quiet_s` without it, and no two trials coincide. A
-trial lasts a quarter of that time. Only a death in that quarter is held against it: one from
-outside falls into it by chance much more rarely than into the quiet time before. A turn that is
-blamed twice is given up: after four deaths at most, of which it was alone under suspicion at the
-last two.
+A death not known to be caused by a turn costs no attempt during `GIVE_UP_AFTER_S`. A turn that ran
+at two such deaths without progress in between is a suspect. It is tried together with all others,
+but only after the process has lived for `quiet_s` without it, and trials never overlap. A trial
+lasts a quarter of that time. Only a death in that quarter is blamed on it: an outside cause hits it
+much more rarely than the quiet time before. A turn blamed twice is given up: after at most four
+deaths, at the last two of which it was the only suspect.
 
-The same causes and time budget apply to files that were being fetched: an attempt counts only at a
-death from within, or once that time is used up.
+The same causes and time budget apply to files being fetched: an attempt counts only at a death from
+within, or once that time is used up.
 """
 
 from collections.abc import Sequence
@@ -42,27 +41,27 @@ DeathCause = Literal[
     "exception",
     "killed",
 ]
-"""stopped: it ended on request. stop_cut_off: it was killed before it had ended on request.
-exception: it ended by itself with an exception. killed: by SIGKILL from outside, or unknown."""
+"""stopped: ended on request. stop_cut_off: killed while ending on request. exception: ended by
+itself with an exception. killed: by SIGKILL from outside, or unknown."""
 GIVE_UP_AFTER_S = 3_600.0
-"""How long deaths cost a turn no attempts unless it is known to be their cause."""
+"""Seconds during which deaths cost a turn no attempts unless it is known to be their cause."""
 FREE: frozenset[DeathCause] = frozenset({"stopped", "stop_cut_off"})
-"""Ends that cost nothing, however often."""
+"""Ends that never cost anything."""
 NOBODYS: frozenset[DeathCause] = frozenset({"machine_restarted", "exception"})
-"""Deaths with a known cause: they raise no suspicion unless they name a turn."""
+"""Deaths with a known cause, which raise no suspicion unless they name a turn."""
 INSIDE: frozenset[DeathCause] = frozenset({"out_of_memory", "fatal_signal"})
-"""Deaths that certainly came from within."""
+"""Deaths certainly caused from within."""
 
 SUSPECT_AFTER = 2
-"""Deaths that a turn ran at, without getting further, until it is a suspect."""
+"""Deaths without progress after which a turn is a suspect."""
 QUIET_S = 10.0
-"""How long a process lives without a suspect before its first trial."""
+"""Seconds that a process must live without a suspect before its first trial."""
 LONGEST_QUIET_S = 0.8 * leases.LONGEST_BACKOFF_S
-"""Below the longest back-off, beyond which a time shows that the clock was set back."""
+"""Below the longest back-off, beyond which a time means that the clock was set back."""
 TRIAL_SHARE = 0.25
-"""A trial takes this much of the quiet time before it."""
+"""Length of a trial as a share of the quiet time before it."""
 CHILD_GIVEN_UP = 1000
-"""Attempts of a delegated child that is not tried again; more than delegation.py allows."""
+"""Attempt count of a delegated child that is given up; more than delegation.py allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ class Death:
     """How a process ended.
 
     Attributes:
-        died_at: At the latest, in seconds since the epoch; None: just now.
-        turn: The id of the turn whose task ran at that moment, if known.
+        died_at: Latest possible time, in seconds since the epoch; None for now.
+        turn: Id of the turn whose task was running, if known.
     """
 
     how: DeathCause = "killed"
@@ -81,14 +80,14 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class TurnDeaths:
-    """A turn after the deaths that it ran at, since it last got further.
+    """A turn's record of deaths since its last progress.
 
     Attributes:
-        attempt: Attempts that count.
-        deaths: Deaths of the process that raised suspicion.
-        blamed: Those of them that are held against it.
-        quiet_s: How long the process must live without it before it is tried again.
-        troubled_at: When it first came back from a death, in seconds since the epoch.
+        attempt: Counted attempts.
+        deaths: Process deaths that raised suspicion.
+        blamed: Number of these blamed on it.
+        quiet_s: Seconds that the process must live without it before its next trial.
+        troubled_at: First resumption after a death, in seconds since the epoch.
     """
 
     turn: int
@@ -101,18 +100,18 @@ class TurnDeaths:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it is tried apart from other suspects."""
+        """Whether it must be tried separately."""
         return self.deaths >= SUSPECT_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What a new process takes over.
+    """The work that a new process takes over.
 
     Attributes:
-        conversations: How many an earlier process had left behind.
-        ran: How many turns ran when it ended.
-        trials: Seconds of a suspect's trial once it begins, by conversation.
+        conversations: Number of conversations left by an earlier process.
+        ran: Number of turns that were running at its end.
+        trials: Length of each suspect's trial in seconds, by conversation.
     """
 
     conversations: int
@@ -121,12 +120,12 @@ class Inheritance:
 
 
 def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
-    """Charge the turns that ran when the earlier process ended, and take everything from it."""
+    """Charge the turns that ran when the earlier process ended, and take over its work."""
     # Before the leases are taken from it: they show which turns ran (decision 007).
     ran = _charge(conn, conversation.c.owner != replica_id, death)
     _forgive_files(conn, death)
     if not ran and death.how not in FREE | NOBODYS:
-        # No turn killed the process; suspects were held back when it died.
+        # No turn killed the process, since suspects were held back when it died.
         suspects = (is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed == 0)
         conn.execute(update(turn).where(*suspects).values(deaths=0, quiet_s=0.0))
     count = leases.reap_others(conn, replica_id)
@@ -134,14 +133,14 @@ def take_over(conn: Connection, replica_id: int, death: Death) -> Inheritance:
 
 
 def take_over_from(conn: Connection, dead_id: int, death: Death) -> Inheritance:
-    """Charge the turns that ran in one replica when it died, and take everything from it.
+    """Charge the turns that ran in a dead replica, and take over its work.
 
-    Others live, and their turns go on. Waiting suspects are not cleared if nothing ran in it: of
-    several processes the one that died says little about a turn that ran in none.
+    Turns of other replicas continue. If nothing ran in it, waiting suspects are not cleared: with
+    several processes, such a death says little about a turn that ran nowhere.
 
-    `dead_id`: the replica, whose row the caller has locked (`replicas.reap`).
+    `dead_id` is the replica, whose row the caller has locked (`replicas.reap`).
     """
-    # It may live after all, and write at this moment: wait for that, and keep it from more.
+    # It may still be alive and writing: wait for that, and prevent further writes.
     held = select(conversation.c.id).where(conversation.c.owner == dead_id)
     conn.execute(conversations.locking(held.order_by(conversation.c.id)))
     ran = _charge(conn, conversation.c.owner == dead_id, death)
@@ -151,7 +150,7 @@ def take_over_from(conn: Connection, dead_id: int, death: Death) -> Inheritance:
 
 
 def trials(conn: Connection) -> dict[int, float]:
-    """Return the seconds of each suspect's trial, by conversation: any replica may claim it."""
+    """Return the length of each suspect's trial in seconds, by conversation."""
     suspects = conn.execute(select(turn.c.conversation, turn.c.quiet_s).where(*_IS_SUSPECT))
     return {row.conversation: TRIAL_SHARE * row.quiet_s for row in suspects}
 
@@ -170,7 +169,7 @@ def _charge(conn: Connection, its: ColumnElement[bool], death: Death) -> list[in
 
 
 def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeaths]:
-    """Return the state of each running turn after a death of the process at a known time."""
+    """Return the record of each running turn after a process death at a known time."""
     if death.how in FREE:
         return [_forgiven(each) for each in ran]
     culprit = _culprit(ran, death)
@@ -178,7 +177,7 @@ def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeat
     for each in ran:
         troubled_at = now if each.troubled_at is None else each.troubled_at
         standing = replace(each, troubled_at=troubled_at)
-        # Within the budget a death costs no attempt: most turns that ran are innocent of it.
+        # Within the budget a death costs no attempt, since most running turns did not cause it.
         if now - troubled_at <= GIVE_UP_AFTER_S:
             standing = _forgiven(standing)
         if each is culprit:
@@ -191,9 +190,9 @@ def judged(ran: Sequence[TurnDeaths], death: Death, now: float) -> list[TurnDeat
 
 
 def _forgive_files(conn: Connection, death: Death) -> None:
-    """Take back an attempt of each awaited file, unless one may have killed the process.
+    """Uncount an attempt of each awaited file, unless a file may have killed the process.
 
-    Which of them were being fetched is not stored: one that only waited gets another try as well.
+    Running fetches are not recorded, so files that only waited get another try as well.
     """
     if death.how in INSIDE and death.turn is None:
         return
@@ -208,23 +207,23 @@ def _forgiven(standing: TurnDeaths) -> TurnDeaths:
 
 
 def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
-    """Return the turn that a death is held against, if any; all others are cleared of it."""
+    """Return the turn to blame for a death, if any; all others are cleared."""
     if death.turn is not None:
         return next((each for each in ran if each.turn == death.turn), None)
     suspects = [each for each in ran if each.is_suspect]
     if not suspects or death.how in NOBODYS:
         return None
-    # It came from within the process, and there was no other suspect.
+    # The cause was within the process, and there was no other suspect.
     if death.how in INSIDE and len(suspects) == 1:
         return suspects[0]
-    # Suspects are tried one at a time: the one that began last was on trial, if any was.
+    # Suspects are tried one at a time, so the latest started one was on trial, if any.
     latest = max(suspects, key=lambda each: each.began_at)
     was_on_trial = _ran_s(latest, death) <= TRIAL_SHARE * latest.quiet_s
     return latest if was_on_trial else None
 
 
 def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
-    """Return a turn that is blamed; its next trial has twice the quiet time before it."""
+    """Blame a turn, doubling the quiet time before its next trial."""
     quiet_s = max(2 * standing.quiet_s, _quiet_s(standing, death))
     return replace(
         standing,
@@ -235,7 +234,7 @@ def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
 
 
 def _quiet_s(standing: TurnDeaths, death: Death) -> float:
-    """Return a quiet time so long that a death this late would fall into the trial after it."""
+    """Return a quiet time after which a death this late would fall into the trial."""
     wanted = max(QUIET_S, _ran_s(standing, death) / TRIAL_SHARE)
     return min(wanted, LONGEST_QUIET_S)
 
@@ -245,7 +244,7 @@ def _ran_s(standing: TurnDeaths, death: Death) -> float:
 
 
 def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return the turns that ran in a dead process: taken up, not suspended, not stopped."""
+    """Return the turns that ran in a dead process: started, not suspended, not stopped."""
     return conn.execute(
         select(turn, now_s().label("looked_at"))
         .join(
@@ -254,7 +253,7 @@ def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
         )
         .where(
             is_running,
-            # A conversation that was given back had no turn at work, whatever its rows say.
+            # A released conversation had no active turn, regardless of its rows.
             conversation.c.owner.is_not(None),
             its,
         )
@@ -263,7 +262,7 @@ def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
 
 
 def _standing(conn: Connection, row: Row[Any]) -> TurnDeaths:
-    """Return the state of a turn before; one with progress since its last attempt starts over."""
+    """Return a turn's earlier record, reset after progress since its last attempt."""
     began_at = row.started_at if row.attempt_at is None else row.attempt_at
     if progress_of(conn, row) > row.attempt_progress:
         return TurnDeaths(row.id, began_at, 1)
@@ -275,11 +274,11 @@ def _standing(conn: Connection, row: Row[Any]) -> TurnDeaths:
 def _note(conn: Connection, row: Row[Any], standing: TurnDeaths) -> None:
     blamed = standing.blamed
     children = conversations.children_of_turn(row.id)
-    # Those that were worked on with it.
+    # The children that ran with it.
     ran = (turn.c.conversation.in_(children), is_running, turn.c.epoch == row.epoch)
     given_up = {"attempt": CHILD_GIVEN_UP, "attempt_progress": turn.c.progress}
     if blamed >= MOST_BLAMED and conn.execute(update(turn).where(*ran).values(given_up)).rowcount:
-        # They are given up in its stead: it goes on without them.
+        # They are given up instead of it, and it continues without them.
         blamed = MOST_BLAMED - 1
     elif standing.attempt < row.attempt:
         forgiven = update(turn).where(*ran, turn.c.attempt > 0)
@@ -299,9 +298,9 @@ def _note(conn: Connection, row: Row[Any], standing: TurnDeaths) -> None:
 
 
 def _hold_suspects(conn: Connection, among: ColumnElement[bool] | None = None) -> dict[int, float]:
-    """Make suspects begin after their quiet time; once the time budget is used up, at once.
+    """Delay suspects by their quiet time, or not at all once the time budget is used up.
 
-    Returns how long their trials last, by conversation.
+    Return the length of their trials in seconds, by conversation.
     """
     suspects = select(turn, now_s().label("looked_at")).where(*_IS_SUSPECT).order_by(turn.c.id)
     rows = conn.execute(suspects if among is None else suspects.where(among)).all()

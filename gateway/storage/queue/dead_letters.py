@@ -1,4 +1,4 @@
-"""Dead letters: turns given up after their last attempt, and messages no platform would take.
+"""Dead letters: turns given up after their last attempt, and undeliverable messages.
 
 Their ids are `t<turn id>` and `s<conversation>.<outbox seq>` (a send).
 """
@@ -22,7 +22,7 @@ from gateway.storage.schema import inbox as inbox_table
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A turn or a message that was given up; `asked_seq`: the first inbox entry it answers."""
+    """A turn or message that was given up; `asked_seq` is the first inbox entry it answers."""
 
     id: str
     kind: Literal["turn", "send"]
@@ -38,14 +38,14 @@ class DeadLetter:
 def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
     """Return dead letters, newest first.
 
-    `before`: only those after the letter with this id in that order, even if that was dropped.
-    Raises `NotFound` if it does not exist, or was put back since.
+    `before` is the id of the letter before the page, which may have been dropped. Raises `NotFound`
+    if it does not exist or was retried.
     """
     turns, sends = _dead_turns(), _dead_sends()
     if before is not None:
         at, number, seq = _place(conn, before)
         order, place = tuple_(turn.c.finished_at, turn.c.id), tuple_(at, number)
-        # A turn sorts as (time, id, 0): behind a send of the same time and number.
+        # A turn sorts as (time, id, 0), after a send with equal time and number.
         turns = turns.where(order <= place if seq else order < place)
         sends = sends.where(
             tuple_(outbox.c.at, outbox.c.conversation, outbox.c.seq) < tuple_(at, number, seq)
@@ -63,7 +63,7 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
 
 
 def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
-    """Return the sort key of a letter: its time and its two numbers; the second of a turn is 0."""
+    """Return a letter's sort key: its time and two numbers, the second 0 for a turn."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         query = select(turn.c.finished_at).where(turn.c.id == number, turn.c.state.in_(_GIVEN_UP))
@@ -77,7 +77,7 @@ _GIVEN_UP = ("dead", "dropped")
 
 
 def find(conn: Connection, letter_id: str) -> DeadLetter:
-    """Return one dead letter; raises `NotFound` if there is none by that id."""
+    """Return a dead letter; raise `NotFound` for an unknown id."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         rows = conn.execute(_dead_turns().where(turn.c.id == number)).all()
@@ -91,22 +91,22 @@ def find(conn: Connection, letter_id: str) -> DeadLetter:
 
 
 def _parsed(letter_id: str) -> tuple[str, int, int]:
-    """Kind, turn or conversation, and outbox seq; zeros for an invalid id."""
+    """Parse an id into kind, turn or conversation, and outbox seq; zeros if invalid."""
     # Numbers of 18 digits fit into the database's integers.
     match = re.fullmatch(r"(t|s)([0-9]{1,18})(?:\.([0-9]{1,18}))?", letter_id)
     return (match[1], int(match[2]), int(match[3] or 0)) if match else ("t", 0, 0)
 
 
 def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLetter:
-    """Put a dead letter back: a turn's messages are asked again, a send is tried again.
+    """Retry a dead letter: requeue a turn's messages, or send again.
 
-    A turn's first try is taken out of the view (reason `retry`), so that the model sees what was
-    asked once. `by` is on record. Raises `NotFound` if there is none by that id.
+    A turn's earlier attempt leaves the view (reason `retry`), so that the model sees the question
+    once. `by` is recorded. Raises `NotFound` for an unknown id.
     """
     letter = find(conn, letter_id)
     _put_on_record(conn, "dead_letter_retried", letter, by)
     if letter.kind == "send":
-        # A send gets its full time again; what may have been shown before stays in doubt.
+        # A send gets its full time again; a message that may have been shown stays in doubt.
         state = case((outbox.c.doubt, "unknown"), else_="pending")
         conn.execute(_row(letter).values(state=state, failures=0, next_at=0.0, at=now_s()))
         return letter
@@ -119,7 +119,7 @@ def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLet
 
 
 def drop(conn: Connection, letter_id: str, by: str = "command line") -> DeadLetter:
-    """Take a dead letter off the list; its rows stay, and `by` is on record. Raises as `retry`."""
+    """Remove a dead letter from the list, keeping its rows; record `by`. Raises like `retry`."""
     letter = find(conn, letter_id)
     _put_on_record(conn, "dead_letter_dropped", letter, by)
     if letter.kind == "send":
@@ -136,7 +136,7 @@ def _put_on_record(conn: Connection, kind: AuditKind, letter: DeadLetter, by: st
 
 
 def settle(conn: Connection, turn_id: int | None) -> None:
-    """Take a dead turn off the list after its retry succeeded, and those that it had retried."""
+    """Remove a dead turn, and those it had retried, from the list after a successful retry."""
     while turn_id is not None:
         this = (turn.c.id == turn_id, turn.c.state == "dead")
         settled = update(turn).where(*this).values(state="dropped").returning(turn.c.retries)
@@ -196,7 +196,7 @@ def _row(letter: DeadLetter) -> Update:
 
 
 def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
-    """Queue a turn's entries again; a `/retry` among them as the question that it repeated."""
+    """Requeue a turn's entries; a `/retry` becomes the question it repeated."""
     of_turn = and_(inbox_table.c.conversation == conversation_id, inbox_table.c.turn_id == turn_id)
     question = transcript.question_of_turn(conn, conversation_id, turn_id)
     if question is not None:
@@ -205,7 +205,7 @@ def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
             .where(of_turn, inbox_table.c.kind == "command")
             .values(kind="message", text=text_of(question))
         )
-    # They keep their turn, which has the senders of their words.
+    # They keep their turn, which has the senders of their texts.
     conn.execute(update(inbox_table).where(of_turn).values(state="queued"))
 
 

@@ -1,6 +1,6 @@
 """The inbox: admitted updates, each with its conversation's next seq.
 
-Updates that cannot be read go into quarantine. The raw update is kept for some days.
+Unreadable updates go into quarantine. Raw updates are kept for some days.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,13 +49,13 @@ InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", 
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """One row of the inbox; `at` is in seconds since the epoch.
+    """A row of the inbox; `at` is in seconds since the epoch.
 
     Attributes:
-        turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
-        command: The name of the command that it is; None for a message.
-        authors: JSON of the ids of quoted or forwarded authors, if any.
-        awaits_files: Whether a file of it is missing yet.
+        turn_id: The turn that took it; for a requeued entry, the earlier one.
+        command: Name of the command; None for a message.
+        authors: JSON list of quoted or forwarded authors' ids, if any.
+        awaits_files: Whether it waits for a file.
     """
 
     conversation: int
@@ -80,12 +80,12 @@ class InboxEntry:
 
     @property
     def words(self) -> str:
-        """Its text, without the word of a command."""
+        """The text without a command word."""
         return self.text if self.command is None else self.argument
 
     @property
     def argument(self) -> str:
-        """The text behind the word of a command, if any."""
+        """The text after a command word, if any."""
         return "".join(self.text.strip().split(maxsplit=1)[1:])
 
 
@@ -98,9 +98,9 @@ def append(
     state: InboxState,
     command: str | None = None,
 ) -> int:
-    """Insert one update with the conversation's next seq; returns the seq.
+    """Insert an update with the conversation's next seq; return the seq.
 
-    `state`: "queued" makes the conversation, which the caller has locked, ready.
+    State "queued" makes the conversation (locked by the caller) ready.
     """
     seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
     said = {name: getattr(message, name) for name in _OF_MESSAGE}
@@ -122,17 +122,17 @@ _INSERT = inbox.insert().values(at=now_s())
 
 
 def dumped_authors(authors: Iterable[str]) -> str | None:
-    """Return ids as the column `authors` has them; None for none."""
+    """Serialize ids for the column `authors`; None if empty."""
     return orjson.dumps(list(authors)).decode() if authors else None
 
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:
-    """Return the entries that wait for a turn, in order."""
+    """Return the queued entries in order."""
     return entries_of(conn, _QUEUED, {"conversation_id": conversation_id})
 
 
 def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
-    """Return the entries that wait, in order, and the active segment, or None without entries."""
+    """Return the queued entries in order with the active segment (None without entries)."""
     rows = conn.execute(_QUEUED_IN, {"conversation_id": conversation_id}).all()
     entries = [InboxEntry(*row[: len(OF_ENTRY)]) for row in rows]
     return entries, sessions.in_row(rows[0]) if rows else None
@@ -144,7 +144,7 @@ def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[InboxE
 
 
 def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
-    """Assign entries to a turn, all that wait from the first to the last one."""
+    """Assign all queued entries from the first to the last given one to a turn."""
     conn.execute(
         _TAKE,
         {
@@ -156,7 +156,7 @@ def take(conn: Connection, turn_id: int, entries: Sequence[InboxEntry]) -> None:
     )
 
 
-# A range: a statement with a list is compiled for each length.
+# A range, since a statement with a list is compiled for each length.
 _TAKE = (
     update(inbox)
     .where(
@@ -170,7 +170,7 @@ _TAKE = (
 
 
 def finish_turn(conn: Connection, conversation_id: int, turn_id: int, state: InboxState) -> None:
-    """Give a turn's entries their final state."""
+    """Set the final state of a turn's entries."""
     conn.execute(
         _FINISH_TURN, {"p_conversation_id": conversation_id, "p_turn_id": turn_id, "p_state": state}
     )
@@ -189,13 +189,13 @@ _FINISH_TURN = (
 
 
 def finish(conn: Connection, entry: InboxEntry, state: InboxState) -> None:
-    """Give one entry its final state."""
+    """Set an entry's final state."""
     here = (inbox.c.conversation == entry.conversation, inbox.c.seq == entry.seq)
     conn.execute(update(inbox).where(*here).values(state=state))
 
 
 def cancel_queued(conn: Connection, conversation_id: int) -> int:
-    """Cancel all queued entries, commands too; returns how many there were."""
+    """Cancel all queued entries including commands; return their number."""
     waiting = (inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
     return conn.execute(update(inbox).where(*waiting).values(state="cancelled")).rowcount
 
@@ -203,7 +203,7 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
 def entries_of(
     conn: Connection, query: Any, values: dict[str, Any] | None = None
 ) -> list[InboxEntry]:
-    """Return the entries that a statement selects by `OF_ENTRY`."""
+    """Return the entries selected by a statement on `OF_ENTRY`."""
     return [InboxEntry(*row) for row in conn.execute(query, values)]
 
 
@@ -217,7 +217,7 @@ OF_ENTRY = (
     _its_files.exists().label("has_files"),
     _its_files.where(file_is_awaited).exists().label("awaits_files"),
 )
-"""The columns of an `InboxEntry`; not the update as it came, which may be long."""
+"""The columns of an `InboxEntry`, without the raw update, which may be long."""
 
 
 _is_this = turn.c.id == bindparam("turn_id")
@@ -225,7 +225,7 @@ _OF_TURN = (
     select(*OF_ENTRY)
     .where(
         inbox.c.conversation == bindparam("conversation_id"),
-        # Turns have no index here: these bounds keep SQLite from reading the whole inbox.
+        # No index by turn: these bounds keep SQLite from reading the whole inbox.
         inbox.c.seq >= select(turn.c.first_seq).where(_is_this).scalar_subquery(),
         inbox.c.seq <= select(turn.c.upto_seq).where(_is_this).scalar_subquery(),
         inbox.c.turn_id == bindparam("turn_id"),
@@ -233,7 +233,7 @@ _OF_TURN = (
     .order_by(inbox.c.seq)
 )
 
-# The segment comes with each entry: mostly there is one.
+# The segment is repeated with each entry; usually there is only one.
 _QUEUED_IN = (
     sessions
     .with_base(*OF_ENTRY, session)
@@ -257,26 +257,26 @@ _QUEUED = (
 
 
 def name_of(conn: Connection, conversation_id: int, sender: str) -> str:
-    """Return a sender's newest name in a conversation; empty for one who never wrote."""
+    """Return a sender's newest name in a conversation; empty if they never wrote."""
     theirs = inbox.c.conversation == conversation_id, inbox.c.sender == sender
     newest = select(inbox.c.sender_name).where(*theirs).order_by(inbox.c.seq.desc()).limit(1)
     return conn.scalar(newest) or ""
 
 
 def merged_text(entries: Sequence[InboxEntry], *, named: bool) -> str:
-    """Return the texts of a burst as one; with their senders in a shared chat."""
+    """Join the texts of a burst, with sender names in a shared chat."""
     if not named:
         return "\n".join(entry.text for entry in entries)
     return "\n".join(f"{entry.sender_name}: {entry.text}" for entry in entries)
 
 
 def source_of(message: InboundMessage) -> str:
-    """Return the name within which a message's dedupe key is unique."""
+    """Return the source within which a message's dedupe key is unique."""
     return f"{message.address.platform}:{message.address.account}"
 
 
 def is_known(conn: Connection, source: str, dedupe_key: str) -> bool:
-    """Whether a message with this key was admitted, or put into quarantine, before."""
+    """Whether a message with this key was admitted or quarantined before."""
     return conn.execute(_KNOWN, {"source": source, "dedupe_key": dedupe_key}).first() is not None
 
 
@@ -290,12 +290,12 @@ _KNOWN = union_all(*_of_key)
 
 
 def key_of(message: InboundMessage) -> tuple[str, str]:
-    """Source and dedupe key of a message, which identify it."""
+    """Return (source, dedupe key), which identify a message."""
     return source_of(message), message.dedupe_key
 
 
 def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
-    """Return the ages of a sender's messages that a turn answers, newest first, up to `within_s`.
+    """Return the ages of a sender's messages for the agent, newest first, up to `within_s`.
 
     Messages to any account of the platform count.
     """
@@ -321,9 +321,9 @@ _AGES = (
 def arrival(
     conn: Connection, session_key: str, message: InboundMessage
 ) -> tuple[bool, Conversation | None]:
-    """Whether a message is known (`is_known`), and its conversation, locked, if any.
+    """Return whether a message is known (`is_known`), and its locked conversation, if any.
 
-    One statement if there is a conversation.
+    Takes one statement if the conversation exists.
     """
     source, dedupe_key = key_of(message)
     here = {"session_key": session_key, "source": source, "dedupe_key": dedupe_key}
@@ -342,7 +342,7 @@ _ARRIVAL = conversations.of_session_key(
 def find_or_create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Conversation:
-    """Return the conversation of a session key, locked; created if there is none."""
+    """Return a session key's conversation, locked, creating it if needed."""
     known = conversations.locked_by_key(conn, session_key)
     return known or create(conn, session_key, message, user)
 
@@ -350,9 +350,9 @@ def find_or_create(
 def create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Conversation:
-    """Enter a conversation, with its first session, and return it, locked.
+    """Insert a conversation with its first session; return it locked.
 
-    `user`: its only user; None for a shared one.
+    `user` is its only user; None if shared.
     """
     here = conversations.add(conn, session_key, message.address, user, message.text)
     sessions.start_root(conn, here, "first_message")
@@ -360,10 +360,10 @@ def create(
 
 
 def move(conn: Connection, to: Move) -> bool:
-    """Re-key the conversations of a chat that has a new id; returns whether all could be.
+    """Re-key the conversations of a chat with a new id; return whether all succeeded.
 
-    Their old keys stay as aliases. If another conversation has the new key, one stays with its old
-    key, and so does its outbox.
+    Old keys stay as aliases. If another conversation has the new key, a conversation stays
+    unchanged with its outbox.
     """
     source = f"{to.platform}:{to.account}"
     strangers = (quarantine.c.source == source, quarantine.c.chat == to.chat)
@@ -385,9 +385,9 @@ def _move(conn: Connection, session_key: str, conversation_id: int, to: Move) ->
 
 
 def _forget_refs(conn: Connection, conversation_id: int) -> None:
-    """Drop the ids of messages: in the new chat they would be those of other messages.
+    """Drop message ids, which would identify other messages in the new chat.
 
-    A running turn drops those that it has when it uses them: `turn_journal.enter`.
+    A running turn drops its own ids on use: `turn_journal.enter`.
     """
     unsent = (outbox.c.conversation == conversation_id, is_unsent)
     conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
@@ -400,9 +400,9 @@ def _forget_refs(conn: Connection, conversation_id: int) -> None:
 
 
 def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
-    """Put updates into quarantine, whatever is in them; a known one is skipped.
+    """Quarantine updates of any content, skipping known ones.
 
-    `chat`: of a stranger's message; None for an update that could not be decoded.
+    `chat` is that of a stranger's message; None for an undecodable update.
     """
     for update_ in poison:
         source, key = storable(update_.source), storable(update_.dedupe_key)
@@ -413,7 +413,7 @@ def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = Non
 
 
 def advance(conn: Connection, to: Cursor) -> None:
-    """Move a source's cursor forward; it never goes back."""
+    """Advance a source's cursor; it never moves back."""
     if conn.execute(_ADVANCE, {"p_source": to.source, "p_position": to.position}).rowcount == 0:
         conn.execute(cursor.insert().values(source=to.source, position=to.position))
 
@@ -431,30 +431,30 @@ _ADVANCE = (
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:
-    """Return how far each source was read, for all sources with a name prefix."""
-    # Names of accounts may hold "_", which would be any character to LIKE.
+    """Return the positions of all sources with a name prefix."""
+    # Account names may contain "_", a wildcard in LIKE.
     query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
     return {row.source: row.position for row in conn.execute(query)}
 
 
 def position(conn: Connection, source: str) -> int | None:
-    """Return how far a source was read."""
+    """Return a source's position."""
     return conn.scalar(select(cursor.c.position).where(cursor.c.source == source))
 
 
 def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
-    """Drop the raw updates of entries older than this; returns how many.
+    """Drop raw updates older than this; return their number.
 
-    Those in quarantine become empty; their keys stay, so that they are still known. What was
-    overheard loses its text as well, and is not told any more.
+    Quarantined ones become empty but stay known by their keys. Overheard messages also lose their
+    text and are no longer passed on.
     """
-    # The empty text is a literal: SQLite matches the partial index by the words of its condition.
+    # A literal empty text, since SQLite matches a partial index's condition literally.
     strangers = select(quarantine.c.id).where(
         quarantine.c.raw != literal_column("''"), quarantine.c.at < now_s() - older_than_s
     )
     some = quarantine.c.id.in_(strangers.limit(limit))
     conn.execute(update(quarantine).where(some).values(raw=""))
-    # Rewritten behind the newest row: an update that leaves a hole in each page frees nothing.
+    # Rewrite after the newest row: updates in place leave a hole in each page and free nothing.
     prune = _PRUNE if conn.dialect.name == "sqlite" else _PRUNE_IN_PLACE
     pruned = conn.execute(prune, {"most": limit, "age_s": older_than_s})
     return pruned.rowcount
@@ -477,7 +477,7 @@ _PRUNE = (
     .prefix_with("OR REPLACE")
     .from_select([column.name for column in inbox.c], _with_old_raw)
 )
-# PostgreSQL rewrites a row with each update anyway.
+# PostgreSQL rewrites a row on each update anyway.
 _PRUNE_IN_PLACE = (
     update(inbox)
     .where(

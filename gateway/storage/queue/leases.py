@@ -1,8 +1,8 @@
-"""Leases: the replica that works on a conversation, and the fencing token that excludes all others.
+"""Leases: the replica that works on a conversation, and the fencing token that excludes others.
 
-They are in the rows of conversations, which this file changes for them. A lease is (replica,
-epoch). Every claim and every reclaim raises the epoch, so a worker that was stopped for a minute
-and wakes up finds its token stale and writes nothing.
+Leases are stored in conversation rows, which this file updates. A lease is (replica, epoch). Every
+claim and reclaim raises the epoch, so a worker that was suspended for a minute finds its token
+stale and writes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,13 +61,13 @@ from gateway.storage.schema import (
 )
 
 LONGEST_BACKOFF_S = 300.0
-"""No back-off is longer: a later time shows that the clock was set back."""
+"""Longest back-off; a later time means that the clock was set back."""
 STUCK_AT_ONCE = 1000
-"""Most conversations that one call of `ready_stuck` makes ready."""
+"""Most conversations made ready per call of `ready_stuck`."""
 LEASE_S = 12.0
-"""How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
+"""Lifetime of a replica's leases without a heartbeat, in seconds; it renews every LEASE_S / 4."""
 PRESENCE = 0x5061726C
-"""The first number of the locks by which replicas show that they live; the second is their id."""
+"""First number of the advisory locks that prove replicas alive; the second is the replica's id."""
 
 _beside = inbox.alias("beside")
 _waits_for_files = (
@@ -101,9 +101,8 @@ class Lease:
     """The right to work on one conversation; `epoch` is the fencing token.
 
     Attributes:
-        shared: Whether several people write in it.
-        parent: For a delegated child the conversation whose lease this is: children are not
-            claimed.
+        shared: Whether the conversation is shared.
+        parent: For a delegated child, the conversation with the actual lease.
     """
 
     conversation: int
@@ -114,12 +113,12 @@ class Lease:
     parent: int | None = None
 
     def of_child(self, conversation_id: int) -> "Lease":
-        """Return the right to work on a delegated child, which comes with this lease."""
+        """Return the lease for a delegated child, derived from this one."""
         return replace(self, conversation=conversation_id, parent=self.conversation)
 
 
 class Receiving(NamedTuple):
-    """An account, or a shard of it, for which one process at a time receives."""
+    """An account or shard received by one process at a time."""
 
     platform: str
     account: str
@@ -127,12 +126,12 @@ class Receiving(NamedTuple):
 
 
 Receivers = Mapping[Receiving, tuple[int | None, int]]
-"""The replica that receives for each, if any, and the epoch of its lease."""
+"""The receiving replica, if any, and the lease epoch of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivingFence:
-    """The epochs of a replica's leases to receive for an account, as it believes."""
+    """The epochs of a replica's receiving leases for an account, as known to it."""
 
     replica: int
     platform: str
@@ -142,16 +141,16 @@ class ReceivingFence:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A conversation as a transaction that works on it has found it.
+    """A leased conversation as read by a transaction.
 
     Attributes:
-        lease: The lease on it, with the chat's current id: it may have moved since it was taken.
-        cancel_upto_seq: Newest entry that a `/stop` was about.
-        model: What `/model` has chosen; None for the settings' own.
-        waits: Whether something waits for a person's answer.
-        runs: Whether a turn has begun and not ended.
-        noted: Whether the next turn gets notes in addition to what it answers.
-        active: Its active segment, if that was read with the queue.
+        lease: The lease, with the chat's current id, which may have changed.
+        cancel_upto_seq: Newest entry covered by a `/stop`.
+        model: The model chosen by `/model`; None for the default.
+        waits: Whether a turn waits for a person's answer.
+        runs: Whether a turn is unfinished.
+        noted: Whether the next turn gets notes.
+        active: The active segment, if read with the queue.
     """
 
     lease: Lease
@@ -164,13 +163,13 @@ class Held:
 
 
 def one_at_a_time(conn: Connection) -> None:
-    """Let one replica at a time start, so that only one can find itself alone; not on SQLite."""
+    """Serialize starts of replicas, so that only one can find itself alone; no-op on SQLite."""
     if conn.dialect.name != "sqlite":
         conn.execute(select(func.pg_advisory_xact_lock(PRESENCE, 0)))
 
 
 def is_alone(conn: Connection, replica_id: int) -> bool:
-    """Whether no other replica lives, according to its row."""
+    """Whether no other replica is alive according to the rows."""
     others = select(replica.c.id).where(
         replica.c.id != replica_id, replica.c.heartbeat_until >= now_s()
     )
@@ -178,13 +177,13 @@ def is_alone(conn: Connection, replica_id: int) -> bool:
 
 
 def register(conn: Connection, name: str) -> int:
-    """Enter a new replica and return its id."""
+    """Insert a new replica and return its id."""
     values = {"name": name, "heartbeat_until": now_s() + LEASE_S}
     return int(conn.execute(replica.insert().values(values).returning(replica.c.id)).scalar_one())
 
 
 def heartbeat(conn: Connection, replica_id: int) -> bool:
-    """Renew; returns False if this replica was reaped and must take a new identity."""
+    """Renew; return False if this replica was reaped and needs a new id."""
     return conn.execute(_RENEW, {"p_replica_id": replica_id}).rowcount == 1
 
 
@@ -196,18 +195,18 @@ _RENEW = (
 
 
 def lives(replica_id: Any) -> ColumnElement[bool]:
-    """Match a replica that was not reaped, for statements about other tables.
+    """Match an unreaped replica, for statements about other tables.
 
-    On PostgreSQL it cannot be reaped then before the transaction has ended.
+    On PostgreSQL it then cannot be reaped before the transaction ends.
     """
     mine = select(replica.c.id).where(replica.c.id == replica_id)
     return mine.with_for_update(read=True, key_share=True).exists()
 
 
 def reap_others(conn: Connection, replica_id: int) -> int:
-    """Take everything from all other replicas: on SQLite they are processes that are gone.
+    """Take over from all other replicas, which on SQLite are dead processes.
 
-    Returns how many conversations an earlier process had left behind.
+    Return the number of conversations left by an earlier process.
     """
     others = conversation.c.owner.is_not(None) & (conversation.c.owner != replica_id)
     count = _take_back(conn, others, true())
@@ -216,9 +215,9 @@ def reap_others(conn: Connection, replica_id: int) -> int:
 
 
 def reap(conn: Connection, replica_id: int) -> int:
-    """Take everything from one dead replica, whose row the caller has locked.
+    """Take over from a dead replica, whose row the caller has locked.
 
-    Returns how many conversations it had.
+    Return its number of conversations.
     """
     owned = conversation.c.owner == replica_id
     count = _take_back(conn, owned, outbox.c.sender == replica_id)
@@ -230,7 +229,7 @@ def reap(conn: Connection, replica_id: int) -> int:
 
 
 def let_go(conn: Connection, its: ColumnElement[bool]) -> None:
-    """End leases to receive for accounts; their epochs rise, as when they are taken."""
+    """End receiving leases, raising their epochs as when they are taken."""
     free = {"owner": None, "epoch": adapter_lease.c.epoch + 1}
     conn.execute(update(adapter_lease).where(its).values(free))
 
@@ -241,7 +240,7 @@ def _take_back(conn: Connection, owned: ColumnElement[bool], sent: ColumnElement
         .where(owned)
         .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=next_ready_no())
     )
-    # The platform may have shown what was under way: it is asked before anything is sent again.
+    # Rows being sent may have been shown: the platform is asked before they are sent again.
     conn.execute(
         update(outbox)
         .where(is_unsent, outbox.c.state == "sending", sent)
@@ -253,9 +252,9 @@ def _take_back(conn: Connection, owned: ColumnElement[bool], sent: ColumnElement
 def claim(
     conn: Connection, replica_id: int, limit: int, accounts: Sequence[tuple[str, str]]
 ) -> list[Lease]:
-    """Take up to `limit` ready conversations of the given (platform, account) pairs.
+    """Claim up to `limit` ready conversations of the given (platform, account) pairs.
 
-    Returns all leases of the replica, including those of a claim whose answer was lost.
+    Return all leases of the replica, including those of a claim whose response was lost.
     """
     conn.execute(_take_ready(tuple(accounts)), {"taker": replica_id, "most": limit})
     owned = (Conversation(*row) for row in conn.execute(_OWNED, {"replica_id": replica_id}))
@@ -266,8 +265,8 @@ def claim(
 
 @cache
 def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
-    # A process has the same ones each time. A statement with a list would be compiled, and planned,
-    # each time, which is once a second at rest.
+    # A process always passes the same accounts. A list parameter would be compiled and planned each
+    # time, once a second when idle.
     place, replica_id = conversation.c, bindparam("taker", type_=Whole)
     ours = [and_(place.platform == platform, place.account == name) for platform, name in accounts]
     ready = (
@@ -276,7 +275,7 @@ def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
         .order_by(conversation.c.ready_no)
         .limit(bindparam("most", type_=Whole))
         .with_for_update(skip_locked=True)
-        # It reads the table that the update changes: SQLAlchemy would merge both.
+        # It reads the updated table, with which SQLAlchemy would merge it.
         .correlate(None)
     )
     taken = update(conversation).where(conversation.c.id.in_(ready), lives(replica_id))
@@ -286,7 +285,7 @@ def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
 _is_ready = (
     conversation.c.owner.is_(None),
     conversation.c.ready_no.is_not(None),
-    # A time beyond any back-off shows that the clock was set back.
+    # A time beyond any back-off means that the clock was set back.
     ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
 )
 
@@ -296,10 +295,10 @@ _OWNED = select(*COLUMNS).where(conversation.c.owner == bindparam("replica_id"))
 def take(
     conn: Connection, replica_id: int, conversation_id: int, accounts: Sequence[tuple[str, str]]
 ) -> Held | None:
-    """Take one conversation past the line of `claim`, and return its state.
+    """Claim a conversation, bypassing the queue of `claim`; return its state.
 
     The state is exact if the caller has locked the conversation (`conversations.hold`). None if it
-    is not ready, has another owner, or is not of the given accounts.
+    is not ready, has another owner, or belongs to other accounts.
     """
     row = conn.execute(
         _TAKE, {"p_conversation_id": conversation_id, "p_replica_id": replica_id}
@@ -345,10 +344,10 @@ def _address(row: Any) -> Address:
 
 
 def fence(conn: Connection, lease: Lease) -> Conversation:
-    """Return the conversation if the lease is valid; the start of every fenced write.
+    """Return the conversation if the lease is valid; starts every fenced write.
 
-    For a delegated child it is its parent, which has the chat and can be stopped. Raises
-    `LeaseLost` if the token is stale; the caller's transaction must write nothing.
+    For a delegated child return its parent, which has the chat and can be stopped. Raises
+    `LeaseLost` for a stale token; the caller's transaction must write nothing.
     """
     # A child has no lease of its own (decision 006).
     held = lease.parent or lease.conversation
@@ -375,7 +374,7 @@ def _token(lease: Lease, conversation_id: int) -> dict[str, int]:
 
 
 def look(conn: Connection, lease: Lease) -> Held:
-    """Fence, and return the state of the conversation; raises as `fence` does."""
+    """Fence, and return the conversation's state; raises like `fence`."""
     row = conn.execute(_LOOK, _token(lease, lease.conversation)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
@@ -386,15 +385,15 @@ _LOOK = locking(select(*_OF_HELD).where(*_is_leased))
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
-    """Give a conversation back, ready if it has work; `not_before_s` from now at the earliest.
+    """Release a conversation, ready if it has work, but not before `not_before_s` from now.
 
-    Returns whether it has work. Raises `LeaseLost` if another worker has the conversation.
+    Return whether it has work. Raises `LeaseLost` if another worker has the conversation.
     """
     conversations.hold(conn, lease.conversation)
     released = conn.execute(_RELEASE, _token(lease, lease.conversation)).one_or_none()
     if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
-    # Behind the release, which has taken back an earlier back-off.
+    # After the release, which reset an earlier back-off.
     if not_before_s:
         conn.execute(
             _BACK_OFF, {"p_conversation_id": lease.conversation, "p_seconds": not_before_s}
@@ -410,9 +409,9 @@ _BACK_OFF = (
 
 
 def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
-    """Lock the leases until the transaction ends, if one of them is still valid.
+    """Lock the leases until the transaction ends if any is still valid.
 
-    Raises `LeaseLost` if another replica receives now; the caller's transaction must write nothing.
+    Raises `LeaseLost` if another replica now receives; the caller's transaction must write nothing.
     """
     rows = conn.execute(
         _RECEIVED, {"platform": held.platform, "account": held.account, "replica_id": held.replica}
@@ -440,20 +439,20 @@ def take_seqs(
     *,
     releases: bool = False,
 ) -> tuple[Conversation, bool, int] | None:
-    """Fence, take the seqs of a turn's new rows, and end its lease if nothing else waits.
+    """Fence, allocate the seqs of a turn's new rows, and end its lease if nothing else waits.
 
-    Returns the conversation with the newest seqs, which were taken; whether the lease ends; and the
-    steps that the turn has journalled. None, with nothing done, if the lease is lost, or the turn
-    was stopped or does not run.
+    Return the conversation with the newest allocated seqs, whether the lease ends, and the turn's
+    number of journaled steps. None, changing nothing, if the lease is lost or the turn was stopped
+    or is not running.
 
     Args:
-        running: The turn, which has to run, and its `upto_seq`, which must not be stopped.
-        wanted: How many seqs of the transcript and of the outbox.
-        releases: Whether the turn ends with it, and the lease may end.
+        running: The running turn and its `upto_seq`, which must not be stopped.
+        wanted: Number of transcript and outbox seqs.
+        releases: Whether the turn ends and the lease may end.
     """
     values = {
         "own_id": lease.conversation,
-        # A delegated child's parent has the lease, and is stopped.
+        # A delegated child's parent has the lease and the stop.
         "held_id": lease.parent or lease.conversation,
         "replica": lease.replica,
         "held_epoch": lease.epoch,
@@ -463,7 +462,7 @@ def take_seqs(
         "rows": wanted[1],
         "releases": int(releases),
     }
-    # In the order of ids: else two could wait for each other.
+    # In id order, to avoid deadlocks.
     for each in sorted({values["own_id"], values["held_id"]}):
         conversations.hold(conn, each)
     row = conn.execute(_TAKE_SEQS, values).one_or_none()
@@ -486,7 +485,7 @@ def _taking_seqs() -> Any:
     pending = select(inbox.c.seq).where(
         inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != running_id
     )
-    # Awaited files and open questions hold up what waits: the next worker finds that out.
+    # Ignores awaited files and open questions, which the next worker checks.
     released = and_(bindparam("releases", type_=Whole) == 1, ~pending.exists())
     return (
         update(conversation)
@@ -505,13 +504,13 @@ _TAKE_SEQS = _taking_seqs()
 
 
 def has_work(conn: Connection, conversation_id: int) -> bool:
-    """Whether the conversation's inbox has an entry that waits neither for files nor for people."""
+    """Whether the inbox has an entry that waits neither for files nor for people."""
     return conn.execute(_WORK, {"conversation_id": conversation_id}).one_or_none() is not None
 
 
 def _first_work(conversation_id: Any) -> Select[Any]:
     here = inbox.c.conversation == conversation_id
-    # In the order of the index of what is pending: SQLite takes no other then.
+    # Ordered like the index of pending entries, so that SQLite uses it.
     return select(inbox.c.seq).where(here, _is_work).order_by(inbox.c.seq).limit(1)
 
 
@@ -533,9 +532,9 @@ _WORK = _first_work(bindparam("conversation_id"))
 
 
 def ready_stuck(conn: Connection) -> int:
-    """Make conversations ready that have work, no owner and no place in the line; a safety net.
+    """Queue conversations with work but no owner or queue position; a safety net.
 
-    Returns how many there were.
+    Return their number.
     """
     with_work = select(inbox.c.conversation).where(_is_work)
     stuck = conversations.idle(conn, with_work, STUCK_AT_ONCE)

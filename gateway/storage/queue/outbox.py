@@ -1,9 +1,9 @@
-"""The outbox: what will be shown, one row per chunk, in order of seq.
+"""The outbox: messages to send, one row per chunk, in order of seq.
 
-Life of a row: pending → (sending →) sent. `sending` is used on platforms where sending twice shows
-twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves it.
-`dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled. Here rows are
-made, entered and looked up; `sending` takes them to the platforms.
+States of a row: pending → (sending →) sent. `sending` is used on platforms where sending twice
+shows twice; after a crash such a row becomes `unknown`, to be resolved by the adapter. `dead` rows
+are for the operator (`parley dead-letters`); `dropped` ones were cancelled. This file creates,
+inserts and finds rows; `sending` delivers them.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from gateway.storage.conversation import attachments, conversations
 from gateway.storage.schema import is_unsent, now_s, outbox
 
 MAX_MESSAGES = 20
-"""Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. More of them would
-keep the chat busy for minutes, at a message a second. A longer answer is a file."""
+"""Most messages per answer: 80,000 characters on Telegram, 40,000 on Discord. At a message per
+second, more would block the chat for minutes. A longer answer becomes a file."""
 WHOLE_ANSWER = "answer.md"
 DEAD_NOTICE = "dead:"
-"""Begins the key of a row that reports dead letters."""
+"""Key prefix of rows that report dead letters."""
 ALERT = "alert:"
-"""Begins the key of a row that reports a trouble to owners."""
+"""Key prefix of rows that report alerts to owners."""
 NOTICES = (DEAD_NOTICE, ALERT)
-"""Rows that report a trouble never become dead letters themselves, and raise no alert."""
+"""Key prefixes of rows that never become dead letters or raise alerts."""
 _RECENT = 500
-"""Most messages that appear below a question while it is being answered."""
+"""Most messages expected below a question while it is being answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxPart:
-    """One message to be shown; `source_key` names its cause and is unique.
+    """A message to send; `source_key` identifies its cause and is unique.
 
     Attributes:
-        attachment: Id of the stored file that it shows.
-        content: Of a file that it shows and that is stored with it.
+        attachment: Id of the stored file to send.
+        content: Content of a file to store and send with it.
     """
 
     source_key: str
@@ -59,15 +59,15 @@ def parts_of(
     reply_to: str | None = None,
     choices: tuple[Choice, ...] = (),
 ) -> list[OutboxPart]:
-    """Return a text as rows: one for each chunk that its platform needs.
+    """Split a text into rows, one per chunk of its platform.
 
-    The first chunk keeps the whole text and replaces the live preview; the last one has the
-    buttons. A text of more than `MAX_MESSAGES` begins in the chat, and is in a file as a whole.
+    The first chunk stores the whole text and replaces the live preview; the last has the buttons. A
+    text of more than `MAX_MESSAGES` starts in the chat and follows completely as a file.
     """
     payloads = render(markdown)
     is_too_long = len(payloads) > MAX_MESSAGES
     if is_too_long:
-        # The last two messages are the file and the line that names it.
+        # The last two messages are the file and a line that mentions it.
         del payloads[MAX_MESSAGES - 2 :]
     first = OutboxPart(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
     rest = [
@@ -95,7 +95,7 @@ def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPar
 def file_part(
     source_key: str, attachment: int, name: str, reply_to: str | None = None
 ) -> OutboxPart:
-    """Return the row that shows a stored file."""
+    """Return the row that sends a stored file."""
     told = f"(file: {name})"
     return OutboxPart(source_key, "", told, reply_to=reply_to, attachment=attachment)
 
@@ -108,10 +108,10 @@ def append(
     inbox_seq: int,
     turn_id: int | None = None,
 ) -> bool:
-    """Insert rows after the conversation's newest, except known source keys; False if all are."""
+    """Append rows with new source keys; return False if all are known."""
     is_new = False
     for part in parts:
-        # The number is taken only for a new key: a repeated commit leaves no gap in the order.
+        # Allocate a seq only for a new key, so that a repeated commit leaves no gap.
         seq = conversations.take_outbox_seq(conn, conversation_id, part.source_key)
         if seq is None:
             continue
@@ -129,7 +129,7 @@ def insert(
     inbox_seq: int,
     turn_id: int | None = None,
 ) -> None:
-    """Insert rows with new source keys, under the seqs from `first_seq` on, which are taken."""
+    """Insert rows with new source keys under allocated seqs from `first_seq`."""
     rows = [
         {
             "conversation": conversation_id,
@@ -158,7 +158,7 @@ _INSERT = outbox.insert().values(state="pending", at=now_s())
 
 
 def is_known(conn: Connection, source_key: str) -> bool:
-    """Whether a row with this cause was entered before."""
+    """Whether a row with this key exists."""
     return conn.execute(_KNOWN, {"source_key": source_key}).one_or_none() is not None
 
 
@@ -166,11 +166,11 @@ _KNOWN = select(outbox.c.inbox_seq).where(outbox.c.source_key == bindparam("sour
 
 
 def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
-    """Queue the removal of a question's buttons after all unsent rows; once for each question.
+    """Queue the removal of a question's buttons after all unsent rows, once per question.
 
     Args:
-        about: Its name: the row with its buttons has the key "{about}:buttons:1".
-        upto_seq: Newest entry of the inbox that the waiting turn answers.
+        about: The question's key: its buttons are in the row "{about}:buttons:1".
+        upto_seq: Newest inbox entry answered by the waiting turn.
     """
     asked = conn.execute(_KNOWN, {"source_key": f"{about}:buttons:1"}).one_or_none()
     if asked is not None:
@@ -179,7 +179,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 
 
 def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
-    """Return the conversations with a question whose name begins so; each with that name."""
+    """Return the conversations with questions whose key has this prefix, with their keys."""
     keys = select(outbox.c.conversation, outbox.c.source_key).where(*begins_with(prefix))
     ends = ":buttons:1"
     found = conn.execute(keys.where(outbox.c.source_key.endswith(ends)))
@@ -187,23 +187,23 @@ def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
 
 
 def erase(conn: Connection, prefix: str) -> None:
-    """Erase the rows whose keys begin so, wherever they were shown."""
+    """Erase the rows with this key prefix in all conversations."""
     conn.execute(delete(outbox).where(*begins_with(prefix)))
 
 
 def begins_with(prefix: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Match rows by the beginning of their key: a range, since for LIKE SQLite reads all keys."""
+    """Match rows by key prefix as a range, since for LIKE SQLite reads all keys."""
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     return outbox.c.source_key >= prefix, outbox.c.source_key < end
 
 
 def is_over(source_key: str) -> bool:
-    """Whether the row of this key shows nothing: it takes the buttons off a question."""
+    """Whether the row of this key only removes a question's buttons."""
     return source_key.startswith("inquiry:") and source_key.endswith(":over:1")
 
 
 def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
-    """Drop a turn's rows that were not shown."""
+    """Drop a turn's unsent rows."""
     its = (outbox.c.conversation == conversation_id, outbox.c.turn_id == turn_id)
     unseen = update(outbox).where(*its, is_unsent, outbox.c.state == "pending")
     conn.execute(unseen.values(state="dropped"))
@@ -215,18 +215,18 @@ def all_sent(conn: Connection, conversation_id: int) -> bool:
 
 
 def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
-    """Whether a conversation has an unsent row with this prefix in its key."""
+    """Whether a conversation has an unsent row with this key prefix."""
     here = (outbox.c.conversation == conversation_id, is_unsent)
     return _is_any(conn, *here, outbox.c.source_key.startswith(key_start, autoescape=True))
 
 
 def is_shown(conn: Connection, prefix: str) -> bool:
-    """Whether any of the rows whose keys begin so was shown."""
+    """Whether any row with this key prefix was shown."""
     return _is_any(conn, *begins_with(prefix), outbox.c.state == "sent")
 
 
 def has_dead(conn: Connection, conversation_id: int) -> bool:
-    """Whether a conversation has a dead letter that is still on the list."""
+    """Whether a conversation has a listed dead letter."""
     return _is_any(conn, outbox.c.conversation == conversation_id, outbox.c.state == "dead")
 
 
@@ -235,12 +235,12 @@ def _is_any(conn: Connection, *its: ColumnElement[bool]) -> bool:
 
 
 def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
-    """Return the platform's ids of what was shown last in a conversation."""
+    """Return the platform's ids of a conversation's newest shown messages."""
     shown = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
     refs = select(outbox.c.platform_ref).where(*shown).order_by(outbox.c.seq.desc())
     return frozenset(conn.scalars(refs.limit(_RECENT)))
 
 
 def choices_of(choices: str | None) -> tuple[Choice, ...]:
-    """Return the buttons in a row's column."""
+    """Parse the buttons of a row."""
     return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()

@@ -1,7 +1,8 @@
 """Notes for the next turn: rows in state `noted`.
 
-They are messages to others in a group, edits of answered messages, and corrections of the notebook
-(`/memory`). `take_noted` gives them to a turn. An edit of a waiting message changes that instead.
+Notes are messages to others in a group, edits of answered messages, and corrections of the notebook
+(`/memory`). `take_noted` passes them to a turn. An edit of a waiting message changes the message
+instead.
 """
 
 from dataclasses import dataclass, replace
@@ -34,16 +35,15 @@ from gateway.storage.schema import (
 Revised = Literal["reworded", "emptied"]
 
 NOTES_KEPT = 50
-"""Most notes of each kind that wait in one conversation; older ones are dropped."""
+"""Most waiting notes per kind and conversation; older ones are dropped."""
 LISTENING = 3
-"""Conversations of one group that note its messages: those with the newest turns."""
+"""Number of a group's conversations, by newest turn, that note its messages."""
 
 
 def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> Revised | None:
-    """Give the newest wording to an edited message that still waits.
+    """Apply an edit to a message that still waits.
 
-    Returns "emptied" if nothing is left to answer, and the message is cancelled; None if no such
-    message waits.
+    Return "emptied" if nothing is left, cancelling the message; None if no such message waits.
     """
     if message.message_ref is None:
         return None
@@ -60,7 +60,7 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> R
         return None
     seq = waiting.seq
     here = (inbox.c.conversation == conversation_id, inbox.c.seq == seq)
-    # Its files stay, and so do their authors.
+    # Keep its files and their authors.
     authors = dict.fromkeys([*orjson.loads(waiting.authors or "[]"), *message.authors])
     files = select(attachment.c.id).where(
         attachment.c.conversation == conversation_id, attachment.c.inbox_seq == seq
@@ -75,11 +75,11 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> R
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The state of a message that its own sender edits.
+    """The state of a message being edited by its sender.
 
     Attributes:
-        outcome: `turn.outcome` of the turn that took it; None while that runs, and without one.
-        text: Its newest wording.
+        outcome: `turn.outcome` of its turn; None while running or without one.
+        text: Its newest text.
     """
 
     seq: int
@@ -92,7 +92,7 @@ class Fate:
 def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate | None:
     """Return the state of the edited message; None if it is unknown.
 
-    After an edit it may have been asked again: the newest entry counts.
+    After an edit it may have been asked again, so the newest entry applies.
     """
     here = (
         inbox.c.conversation == conversation_id,
@@ -101,14 +101,14 @@ def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate |
     )
     columns = (inbox.c.seq, inbox.c.kind, inbox.c.state, turn.c.outcome, inbox.c.text)
     query = select(*columns).outerjoin(turn, turn.c.id == inbox.c.turn_id).where(*here)
-    # Sorted here: with an order SQLite would walk through the whole conversation by its key.
+    # Sorted here, since for ORDER BY SQLite would scan the conversation by its key.
     rows = sorted(conn.execute(query), key=lambda row: row.seq, reverse=True)
     own = next((row for row in rows if row.kind != "edit"), None)
     return own and Fate(own.seq, own.kind, own.state, own.outcome, rows[0].text)
 
 
 def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | None:
-    """Return the newest edit of a message, and drop its notes; None without an edit."""
+    """Return a message's newest edit and drop its notes; None without an edit."""
     ref = conn.scalar(
         select(inbox.c.message_ref).where(
             inbox.c.conversation == conversation_id, inbox.c.seq == seq
@@ -127,7 +127,7 @@ def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | No
 
 
 def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[InboxEntry]:
-    """Return the notes for the next turn in order; each is returned once."""
+    """Return the notes for the next turn in order, each only once."""
     found = entries_of(conn, _NOTED, {"conversation_id": conversation_id, "upto_seq": upto_seq})
     if found:
         here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
@@ -147,15 +147,15 @@ _NOTED = (
 
 
 def hear(conn: Connection, message: InboundMessage) -> int | None:
-    """Note a message to others in the conversations of its chat or thread.
+    """Note a message addressed to others in the conversations of its chat or thread.
 
-    Returns the conversation that was active last; None, with nothing noted, if there is none.
+    Return the most recently active conversation; None, noting nothing, without one.
     """
     key, keyed = address_key(message.address), alias.c.session_key
-    # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
+    # ";" follows ":", so this is a key range, which unlike LIKE uses the index.
     its = or_(keyed == key, and_(keyed >= f"{key}::", keyed < f"{key}:;"))
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == alias.c.conversation)
-    # Others are not in use any more.
+    # Others are no longer in use.
     order = (newest.scalar_subquery().desc().nulls_last(), conversation.c.id.desc())
     here = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
     found = conn.scalars(here.where(its).order_by(*order).limit(LISTENING))
@@ -168,7 +168,7 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
 
 
 def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: InboxKind) -> int:
-    """Enter a note for the next turn; returns its seq. Beyond `NOTES_KEPT` the oldest goes."""
+    """Insert a note for the next turn, dropping the oldest beyond `NOTES_KEPT`; return its seq."""
     seq = append(conn, conversation_id, message, kind=kind, state="noted")
     here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
     newest = select(inbox.c.seq).where(*here).order_by(inbox.c.seq.desc())
@@ -179,6 +179,6 @@ def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: 
 
 
 def newest_turn(conn: Connection, conversation_id: int) -> int:
-    """Return the id of a conversation's newest turn, 0 for none."""
+    """Return the id of a conversation's newest turn, or 0."""
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
     return conn.scalar(newest) or 0

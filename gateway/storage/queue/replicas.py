@@ -1,17 +1,17 @@
-"""Replicas: the processes that work on one server of PostgreSQL, and what they tell each other.
+"""Replicas: the processes on one PostgreSQL server, and their messages to each other.
 
-Each has a row with a time until which it counts as alive (`leases.register`, `heartbeat`), and
-holds a lock of its session with the database (gateway/storage/presence.py), which is free as soon
-as its process is gone. So the death of a process is seen at once, and that of a host, whose session
-the server may keep for long, by its row. `blame.take_over_from` takes what a dead one leaves
-behind. Only the database's clock counts.
+Each has a row with the time until which it counts as alive (`leases.register`, `heartbeat`), and
+holds a session lock (gateway/storage/presence.py), which is released when its process dies. So a
+process death is noticed at once; a host failure, after which the server may keep the session for
+long, is noticed by the row. `blame.take_over_from` takes over a dead one's work. Only the
+database's clock counts.
 
-A bot's updates are polled, or pushed over one connection, by one process at a time: the one with
-the lease (replica, epoch) of the account, or of its shard. Under it updates are admitted, and the
-cursor moves (`leases.fence_receiving`): of two that receive at once the older one stores nothing.
+Only the process with the lease (replica, epoch) of an account or shard polls its updates or
+receives them over one connection. The lease fences admissions and cursor moves
+(`leases.fence_receiving`): if two receive at once, the older stores nothing.
 
-Watched chats, growing answers and news are rows too, which each replica polls
-(gateway/replicas/other_replicas.py). On SQLite there is one process, and nothing of all this.
+Watched chats, growing answers and news are also rows that each replica polls
+(gateway/replicas/other_replicas.py). SQLite, with its single process, needs none of this.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,20 +51,20 @@ from gateway.storage.schema import (
 )
 
 LEFT = Death("stop_cut_off")
-"""The end of a replica that left by itself: its turns are charged nothing."""
+"""The end of a replica that left by itself, which charges its turns nothing."""
 DIED = Death("killed")
-"""The end of a replica that others reap."""
+"""The end of a reaped replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a replica sees when it looks around.
+    """What a replica finds in a check.
 
     Attributes:
-        living: Number of replicas, itself counted.
-        expired: Those that have not renewed in time.
-        unlocked: Those whose lock is free.
-        trials: Seconds of a suspect's trial once it begins, by conversation.
+        living: Number of replicas, including itself.
+        expired: Replicas that did not renew in time.
+        unlocked: Replicas whose lock is free.
+        trials: Length of each suspect's trial in seconds, by conversation.
     """
 
     living: int
@@ -78,18 +78,17 @@ class Surroundings:
 def enter(
     conn: Connection, name: str, death: Death, former: int | None = None
 ) -> tuple[int, Inheritance]:
-    """Enter a new replica, and hold its lock while the session of this connection lives.
+    """Insert a new replica and hold its lock for the lifetime of this session.
 
-    Others see both when the transaction commits. It takes over what an earlier process of this name
-    left behind. If that was the only one, everything is as on SQLite: whatever is unfinished was
-    its own.
+    Both become visible with the commit. It takes over the work of an earlier process of this name.
+    If that was the only replica, all unfinished work was its own, as on SQLite.
 
     Args:
-        conn: A session of the replica's own.
-        name: Of the place where it runs: at most one process has it at a time.
-        death: How the process before it ended.
-        former: The replica that this process was before; it takes nothing but that, which others
-            may have reaped. None for a new process.
+        conn: The replica's own session.
+        name: Identifies where it runs; at most one process has it at a time.
+        death: How the previous process ended.
+        former: This process's previous id, the only replica to take over from, which others may
+            have reaped. None for a new process.
     """
     leases.one_at_a_time(conn)
     if former is not None:
@@ -117,7 +116,7 @@ def _locked(conn: Connection, name: str) -> int:
 
 
 def leave(conn: Connection, replica_id: int) -> Inheritance | None:
-    """Give everything back without blame; None if others have taken it by now."""
+    """Release everything without blame; None if others already took it."""
     mine = select(replica.c.id).where(replica.c.id == replica_id).with_for_update()
     if conn.execute(mine).one_or_none() is None:
         return None
@@ -125,7 +124,7 @@ def leave(conn: Connection, replica_id: int) -> Inheritance | None:
 
 
 def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings | None:
-    """Look around, and renew if that is due; None if this replica was reaped."""
+    """Check the other replicas, and renew if due; None if this replica was reaped."""
     if renews and not leases.heartbeat(conn, replica_id):
         return None
     rows = conn.execute(_ALL, {"replica_id": replica_id}).all()
@@ -143,7 +142,7 @@ def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings |
 
 
 def _is_unlocked() -> ColumnElement[bool]:
-    # Shared, and until the transaction ends: two that check at once must not block each other.
+    # Shared and transaction-scoped, so that concurrent checks do not block each other.
     first = literal_column(str(leases.PRESENCE), Integer)
     second = cast(replica.c.id, Integer)
     return func.pg_try_advisory_xact_lock_shared(first, second, type_=Boolean)
@@ -152,7 +151,7 @@ def _is_unlocked() -> ColumnElement[bool]:
 _ALL = select(
     replica.c.id,
     (replica.c.heartbeat_until < now_s()).label("expired"),
-    # A session could always take its own lock once more.
+    # A session can always take its own lock again.
     and_(replica.c.id != bindparam("replica_id"), _is_unlocked()).label("unlocked"),
     literal_column(
         "extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision",
@@ -162,11 +161,11 @@ _ALL = select(
 
 
 def reap(conn: Connection, dead_id: int, *, unlocked: bool) -> Inheritance | None:
-    """Take everything from a replica if it is dead; None if it lives, or another replica takes it.
+    """Take over from a replica if it is dead; None if alive or taken by another replica.
 
     Args:
-        conn: The writing connection; not the session that holds the lock of `dead_id`.
-        unlocked: Whether a free lock proves its death; else its time must be over.
+        conn: The writing connection, not the session with the lock of `dead_id`.
+        unlocked: Whether a free lock proves its death; otherwise its lease must have expired.
     """
     if not _is_dead(conn, dead_id, unlocked=unlocked):
         return None
@@ -174,17 +173,17 @@ def reap(conn: Connection, dead_id: int, *, unlocked: bool) -> Inheritance | Non
 
 
 def _is_dead(conn: Connection, replica_id: int, *, unlocked: bool) -> bool:
-    """Whether a replica is dead, and no other one is taking it; its row is then locked."""
+    """Whether a replica is dead and not being taken over; locks its row."""
     is_dead = replica.c.heartbeat_until < now_s()
     if unlocked:
         is_dead = or_(is_dead, _is_unlocked())
-    # From here on it can neither renew nor claim: both wait for this row, which goes.
+    # From here on it can neither renew nor claim: both wait for this row, which is deleted.
     found = select(replica.c.id).where(replica.c.id == replica_id, is_dead)
     return conn.execute(found.with_for_update(skip_locked=True)).one_or_none() is not None
 
 
 def offer(conn: Connection, receiving: Sequence[Receiving]) -> None:
-    """Enter free leases, except those that exist."""
+    """Insert missing receiving leases as free."""
     if receiving:
         conn.execute(_OFFER, [each._asdict() for each in sorted(receiving)])
 
@@ -196,13 +195,13 @@ _OFFER = text(
 
 
 def everyone(conn: Connection) -> Receivers:
-    """Return all leases, even those of accounts that are not configured any more."""
+    """Return all leases, including those of accounts no longer configured."""
     rows = conn.execute(select(adapter_lease))
     return {Receiving(row.platform, row.account, row.shard): (row.owner, row.epoch) for row in rows}
 
 
 def take(conn: Connection, replica_id: int, receiving: Receiving) -> int | None:
-    """Take a free lease; returns its epoch, or None if another replica was faster."""
+    """Take a free lease; return its epoch, or None if another replica was faster."""
     its = (adapter_lease.c[name] == value for name, value in receiving._asdict().items())
     free = update(adapter_lease).where(*its, adapter_lease.c.owner.is_(None), lives(replica_id))
     taken = free.values(owner=replica_id, epoch=adapter_lease.c.epoch + 1)
@@ -211,24 +210,24 @@ def take(conn: Connection, replica_id: int, receiving: Receiving) -> int | None:
 
 
 def give_back(conn: Connection, replica_id: int, receiving: Receiving) -> None:
-    """End a lease, if this replica has it."""
+    """End a lease if this replica holds it."""
     its = (adapter_lease.c[name] == value for name, value in receiving._asdict().items())
     leases.let_go(conn, and_(adapter_lease.c.owner == replica_id, *its))
 
 
 NewsKind = Literal["forgotten", "secrets"]
-"""forgotten: a conversation was erased, no text of it may stay in memory. secrets: they changed."""
+"""forgotten: a conversation was erased, so drop its text from memory. secrets: secrets changed."""
 WATCH_S = 30.0
-"""How long a chat counts as watched after the last note of that."""
+"""Seconds for which a chat counts as watched after the last report."""
 STALE_S = 12.0
-"""A growing answer that was not updated for so long is over: a turn shows that it works every 4 s
-(gateway/pipeline/preview.py), and a lease is valid no longer."""
+"""Seconds without an update after which a growing answer has ended: a turn updates it every 4 s
+(gateway/pipeline/preview.py), and a lease does not last longer."""
 PREVIEW_CHARS = 30_001
-"""Stored characters of a growing answer: one more than pages show (adapters/web/events.py)."""
+"""Most stored characters of a growing answer: one more than pages show (adapters/web/events.py)."""
 
 
 def announce(conn: Connection, kind: NewsKind) -> int:
-    """Notify all replicas of an event; returns how often it has happened."""
+    """Notify all replicas of an event; return how often it has happened."""
     again = update(news).where(news.c.kind == kind).values(n=news.c.n + 1).returning(news.c.n)
     n: int | None = conn.execute(again).scalar()
     if n is None:
@@ -237,7 +236,7 @@ def announce(conn: Connection, kind: NewsKind) -> int:
 
 
 def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
-    """The stopped ones of these conversations, each with the newest stopped entry of its inbox."""
+    """Return the stopped conversations, each with its newest stopped inbox entry."""
     rows = conn.execute(
         select(conversation.c.id, conversation.c.cancel_upto_seq).where(
             conversation.c.id.in_(conversation_ids), conversation.c.cancel_upto_seq > 0
@@ -247,13 +246,13 @@ def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int
 
 
 def is_watched(conn: Connection, replica_id: int) -> bool:
-    """Whether any chat is watched at another replica."""
+    """Whether any chat is open at another replica."""
     others = (chat_watch.c.replica != replica_id, chat_watch.c.until > now_s())
     return conn.scalar(select(chat_watch.c.replica).where(*others).limit(1)) is not None
 
 
 def watch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:
-    """Note that these chats are watched at a replica; what has expired goes."""
+    """Record that chats are open at a replica, deleting expired records."""
     conn.execute(delete(chat_watch).where(chat_watch.c.until < now_s()))
     unwatch(conn, replica_id, session_keys)
     rows = [{"session_key": key, "replica": replica_id} for key in session_keys]
@@ -262,15 +261,15 @@ def watch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> N
 
 
 def unwatch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:
-    """Note that these chats are no longer watched at a replica."""
+    """Record that chats are no longer open at a replica."""
     here = (chat_watch.c.replica == replica_id, chat_watch.c.session_key.in_(session_keys))
     conn.execute(delete(chat_watch).where(*here))
 
 
 def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[str]:
-    """Store growing answers, by session key, that are watched at other replicas.
+    """Store growing answers, by session key, of chats open at other replicas.
 
-    Only of conversations that this replica works on. Returns the stored session keys.
+    Only for conversations owned by this replica. Return the stored session keys.
     """
     is_watched = (
         select(chat_watch.c.replica)
@@ -281,7 +280,7 @@ def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[
         )
         .exists()
     )
-    # In one order everywhere: else two replicas could wait for each other.
+    # In a fixed order, to avoid deadlocks.
     shown = conn.scalars(
         select(alias.c.session_key)
         .join(conversation, conversation.c.id == alias.c.conversation)
@@ -297,7 +296,7 @@ def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[
 
 
 def end_previews(conn: Connection, ended: Collection[str]) -> None:
-    """Remove growing answers, whichever replica stored them."""
+    """Remove growing answers of any replica."""
     conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(ended)))
 
 
@@ -305,9 +304,9 @@ class SharedChat(NamedTuple):
     """The newest state of a chat.
 
     Attributes:
-        heads: The newest entry of the inbox and of the outbox.
-        shown_at: When its growing answer was stored, or None.
-        text: Of the growing answer; "" for work without a text.
+        heads: The newest inbox and outbox entries.
+        shown_at: When its growing answer was stored, if any.
+        text: The growing answer; "" for work without text.
     """
 
     session_key: str
@@ -317,7 +316,7 @@ class SharedChat(NamedTuple):
 
 
 def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
-    """Return the newest state of these chats, except those without a message."""
+    """Return the newest state of chats with messages."""
     heads = (conversation.c.inbox_head, conversation.c.outbox_head)
     is_shown = (chat_preview.c.session_key == alias.c.session_key) & (
         chat_preview.c.at > now_s() - STALE_S
@@ -333,11 +332,11 @@ def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The news of other replicas.
+    """News from other replicas.
 
     Attributes:
-        stops: Conversations with the newest stopped entry of their inbox.
-        news: How often each kind was announced.
+        stops: Stopped conversations with their newest stopped inbox entry.
+        news: Number of announcements by kind.
     """
 
     chats: Collection[SharedChat]
@@ -352,7 +351,7 @@ def look_around(
     conversation_ids: Collection[int],
     replica_id: int,
 ) -> Look:
-    """Read the news of other replicas: these chats, and the stops of these conversations."""
+    """Read other replicas' changes of these chats and stops of these conversations."""
     announced = conn.execute(select(news.c.kind, news.c.n))
     return Look(
         chats(conn, session_keys) if session_keys else (),

@@ -1,11 +1,10 @@
-"""The rows of the outbox on their way to the platform: which one is next, and its outcome.
+"""Sending outbox rows: the next row, and its outcome.
 
-Of several replicas one sends the unsent rows of a conversation: the one that runs its turns, since
-the end of a turn is sent by the replica that committed it. `sender` is that replica. New rows, and
-those of a dead replica, have none; the first replica to look takes them all over (`next_due`), if
-no other one has any of them. So their order is kept, and one process paces the chat. Changes of
-another replica's row (`Due.sender`) are refused, except a receipt, which is true in any case. `by`
-and `sender` are None with one process.
+One replica sends a conversation's unsent rows: the one that runs its turns, since it commits their
+answers. `sender` is that replica. New rows and a dead replica's rows have none; the first replica
+to check takes them all (`next_due`) unless another has some. So their order is kept and one process
+paces the chat. Changes to another replica's row (`Due.sender`) are refused, except a receipt, which
+is always true. `by` and `sender` are None for a single process.
 """
 
 import hashlib
@@ -31,21 +30,21 @@ from gateway.storage.schema import (
 )
 
 FRESH_S = 1.0
-"""How long a row is left to the replica that entered it, which is notified of it."""
+"""Seconds that a row is left to the replica that inserted it and was notified."""
 _LAST_WORDS = frozenset({"answer", "failed", "stopped", "buried", "file", "reply"})
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The next row of a conversation, and in how many seconds it may be sent.
+    """A conversation's next row, and the seconds until it is due.
 
     Attributes:
-        attachment: Id of the file that it shows, which is not loaded yet.
-        withdraws: The buttons that it takes off another row, if that is all it does.
-        is_notice: It reports a trouble.
-        sender: The replica that sends it; None with one process.
-        asked_seq: First entry of the inbox that it answers.
-        asked_at: When that came in, in seconds since the epoch; None if it is no longer on record.
+        attachment: Id of the file to send, not loaded yet.
+        withdraws: The buttons to remove, if the row only removes buttons.
+        is_notice: Whether it reports a problem.
+        sender: The replica that sends it; None for a single process.
+        asked_seq: First inbox entry that it answers.
+        asked_at: Time of that entry in seconds since the epoch; None if erased.
         kind: answer, failed, reply, …
     """
 
@@ -62,19 +61,19 @@ class Due:
 
     @property
     def is_last_word(self) -> bool:
-        """Whether nothing more is said about the message once this row is shown."""
+        """Whether this row is the final answer to the message."""
         return self.kind in _LAST_WORDS
 
     @property
     def account(self) -> tuple[str, str]:
-        """Platform and account that it goes through."""
+        """(platform, account) that sends it."""
         return self.message.address.platform, self.message.address.account
 
 
 def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
-    """Return the conversation's first unsent row; None if all is sent, or it is not for `by`.
+    """Return the conversation's first unsent row; None if none is left or it is not for `by`.
 
-    Removals of buttons come after everything that will be shown.
+    Removals of buttons come last.
     """
     if by is not None:
         conn.execute(_TAKE_OVER, {"p_conversation_id": conversation_id, "p_replica_id": by})
@@ -96,7 +95,7 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
         by,
         row.asked_seq,
         row.asked_at,
-        # The third word in the keys of turns, the first one in others.
+        # The third word in turn keys, the first in others.
         more[1] if first == "turn" and len(more) > 1 else first,
     )
 
@@ -113,7 +112,7 @@ def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdra
     )
 
 
-# Questions of a delegated child are shown in its parent's chat.
+# A delegated child's questions appear in its parent's chat.
 _FIRST_SEQ = (
     select(turn.c.first_seq)
     .where(turn.c.id == outbox.c.turn_id, turn.c.conversation == outbox.c.conversation)
@@ -121,7 +120,7 @@ _FIRST_SEQ = (
     .scalar_subquery()
 )
 ASKED_SEQ = func.coalesce(_FIRST_SEQ, outbox.c.inbox_seq).label("asked_seq")
-"""The first entry of the inbox that a row answers."""
+"""The first inbox entry that a row answers."""
 _ASKED_AT = (
     select(inbox.c.at)
     .where(inbox.c.conversation == outbox.c.conversation, inbox.c.seq == ASKED_SEQ)
@@ -129,7 +128,7 @@ _ASKED_AT = (
     .scalar_subquery()
 )
 
-# In the order of the index of what is unsent: thousands of rows can wait in a conversation.
+# Ordered like the index of unsent rows, since thousands can wait in a conversation.
 _NEXT_DUE = (
     select(outbox, conversation, now_s().label("now"), ASKED_SEQ, _ASKED_AT.label("asked_at"))
     .join(conversation, conversation.c.id == outbox.c.conversation)
@@ -165,27 +164,27 @@ _TAKE_OVER = (
 
 
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
-    """Note that a send begins; False if another replica has taken the row or it was dropped.
+    """Record the start of a send; return False if the row was dropped or taken by another replica.
 
-    A row that this replica marked before, without storing a receipt, is marked again.
+    A row marked by this replica before without a receipt is marked again.
     """
-    # Compared and set in one statement: delivery has no lease (decision 003).
+    # Compare and set in one statement, since delivery has no lease (decision 003).
     row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
     return conn.execute(_MARK_SENDING, {**row, "p_replica_id": replica_id}).rowcount == 1
 
 
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> bool:
-    """Record a receipt; returns whether its conversation has other unsent rows."""
+    """Record a receipt; return whether the conversation has more unsent rows."""
     row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
     its = {"p_platform_ref": receipt.platform_ref, "p_resent": receipt.resent}
     return any(row.waits for row in conn.execute(_MARK_SENT, row | its).all())
 
 
-# Without the row itself: SQLite does not say which state of it a RETURNING clause would see.
+# Exclude the row itself: SQLite does not define which state a RETURNING clause sees.
 _others_wait = select(_others.c.seq).where(
     _others.c.conversation == _HERE, _others.c.seq != _SEQ, _others.c.state.in_(UNSENT)
 )
-# Not only unsent rows: it was shown, even if a `/stop` has dropped the row meanwhile.
+# Any state: it was shown even if a `/stop` dropped the row meanwhile.
 _MARK_SENT = (
     update(outbox)
     .where(outbox.c.conversation == _HERE, outbox.c.seq == _SEQ)
@@ -209,11 +208,11 @@ def postpone(
     *,
     is_unknown: bool = False,
 ) -> None:
-    """Have a row sent again in `in_s` seconds; an earlier doubt stays.
+    """Schedule a row's next attempt in `in_s` seconds, keeping an earlier doubt.
 
     Args:
-        tries: How many tries it counts as: a long pause as all that fit into it.
-        is_unknown: It may have been shown: its platform will be asked.
+        tries: Number of tries to count: a long pause counts as all that fit into it.
+        is_unknown: Whether it may have been shown, so that the platform will be asked.
     """
     state = "unknown" if is_unknown or due.message.outcome_unknown else "pending"
     failures, next_at = outbox.c.failures + tries, now_s() + in_s
@@ -223,16 +222,16 @@ def postpone(
 
 
 def mark_dead(conn: Connection, due: Due, reason: str) -> bool:
-    """Make a row a dead letter, which an operator may retry; False if it is not unsent any more."""
+    """Turn an unsent row into a dead letter; return False if it is no longer unsent."""
     marked = conn.execute(_this(due).values(state="dead", sender=None, error=reason))
     return marked.rowcount == 1
 
 
 def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> int:
-    """Make dead letters of older rows behind one that could not be shown, without trying them.
+    """Turn old rows after an undeliverable one into dead letters without trying them.
 
-    The conversation's next row goes on with the failures of that row: its chat is as unreachable.
-    Notices of dead letters and removals of buttons stay. Returns how many there were.
+    The next row inherits the failures, since its chat is equally unreachable. Notices and removals
+    of buttons stay. Return their number.
     """
     message = due.message
     behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
@@ -243,7 +242,7 @@ def bury_older(conn: Connection, due: Due, older_than_s: float, reason: str) -> 
         .where(*behind, outbox.c.at < now_s() - older_than_s, ~stays)
         .values(state="dead", sender=None, error=reason)
     )
-    # Behind the burial: the first row that is left.
+    # The first row left after the burial.
     following = select(func.min(outbox.c.seq)).where(*behind).scalar_subquery()
     conn.execute(
         update(outbox)
@@ -259,7 +258,7 @@ def drop(conn: Connection, due: Due, reason: str) -> None:
 
 
 def _this(due: Due) -> Any:
-    """Return a change of an unsent row: `/stop` or another replica may have been faster."""
+    """Return an update limited to an unsent row: `/stop` or another replica may be faster."""
     row, by = _row(due.message.conversation, due.message.seq), due.sender
     if by is None:
         return row
@@ -272,7 +271,7 @@ def _row(conversation_id: Any, seq: Any) -> Any:
     )
 
 
-# A replica that is reaped before this cannot mark the row; after it, the row is in doubt.
+# A replica reaped before this cannot mark the row; afterwards the row is in doubt.
 _MARK_SENDING = (
     _row(_HERE, _SEQ)
     .where(or_(_has_no_sender, outbox.c.sender == _ME), lives(_ME))
@@ -283,9 +282,9 @@ _MARK_SENDING = (
 def unsent_conversations(
     conn: Connection, accounts: Sequence[tuple[str, str]], by: int | None = None
 ) -> list[int]:
-    """Return the conversations of these (platform, account) pairs that have unsent rows.
+    """Return the conversations of these (platform, account) pairs with unsent rows.
 
-    For `by` those with rows of its own, or with rows without a sender for a while.
+    With `by`, only those with its own rows or rows unassigned for a while.
     """
     rows = conn.execute(_LINES, {"by": by})
     return [row.id for row in rows if (row.platform, row.account) in accounts]
@@ -311,7 +310,7 @@ _LINES = (
 
 
 def nonce_of(source_key: str) -> str:
-    """Return the row's nonce: 24 hex characters, the same for every attempt."""
+    """Return the row's nonce: 24 hex characters, equal for every attempt."""
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
 
 
@@ -333,7 +332,7 @@ def _outgoing(row: Row[Any]) -> Outgoing:
 
 
 class Backlog(NamedTuple):
-    """A conversation's unsent rows; `age_s`: how long ago the first of them was entered."""
+    """A conversation's unsent rows; `age_s` is the age of the first."""
 
     platform: str
     account: str
@@ -343,7 +342,7 @@ class Backlog(NamedTuple):
 
 
 def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
-    """Count unsent rows by conversation; for `by` those that it sends, or could take over."""
+    """Count unsent rows by conversation; with `by`, only those it sends or could take over."""
     return [Backlog(*row) for row in conn.execute(_WAITING, {"by": by})]
 
 
