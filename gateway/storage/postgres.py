@@ -1,4 +1,4 @@
-"""PostgreSQL by SQLAlchemy and psycopg: how connections are opened, and what runs on them."""
+"""PostgreSQL through SQLAlchemy and psycopg: opens connections and runs transaction functions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,31 +26,31 @@ T = TypeVar("T")
 TIMEOUTS_MS = {
     "statement_timeout": 30_000,
     "lock_timeout": 10_000,
-    # A frozen replica's locks are free before its lease of 12 s is over, even if its six
-    # transactions have waited for each other: each is idle only once it has got its lock.
+    # A frozen replica's locks are released before its 12 s lease expires, even if its six
+    # transactions waited for each other: each is idle only after it got its lock.
     "idle_in_transaction_session_timeout": 2_000,
 }
 _SESSION = {
     **TIMEOUTS_MS,
-    # All statements are short: to start a worker, or to compile, takes longer than they do.
+    # All statements are short: starting workers or compiling would take longer.
     "max_parallel_workers_per_gather": 0,
     "jit": "off",
 }
 CONNECTING = {
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,
-    # While an answer is awaited nothing is unacknowledged: without these a host that is gone then
-    # would go unnoticed for two hours.
+    # While waiting for a response, all data is acknowledged: without keepalives a failed host would
+    # go unnoticed for two hours.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "application_name": "parley",
 }
-"""Of libpq, unless the URL says otherwise; in seconds, `tcp_user_timeout` in milliseconds."""
+"""libpq defaults that the URL may override; in seconds, `tcp_user_timeout` in milliseconds."""
 KEPT_ALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
-"""Of the server's end: the sessions of a replica whose host is gone end after a minute."""
+"""Server-side keepalives: sessions of a failed host end after a minute."""
 SILENCE_S = 5.0
-"""How much longer than its own limit a server may take to report that a statement reached it."""
+"""Seconds that a server may take beyond its own limit to report a timed-out statement."""
 ENCODING = "UTF8"
 _REPLACEMENT = "\ufffd"
 _NUL = "\0"
@@ -59,31 +59,31 @@ _STARTING = (
     "Connection refused",
     "No such file or directory",
 )
-"""In errors of a server that is starting, or that does not listen yet."""
+"""Error texts of a server that is starting or not listening yet."""
 _LAST_WORDS = frozenset({"FATAL", "PANIC"})
 """Source: postgresql.org/docs/18/runtime-config-logging.html, Message Severity Levels."""
 
 SEARCHERS = 2
-"""Connections for searches, in addition to those for transactions and reads."""
+"""Additional connections for searches."""
 TRIES = 5
-"""How often a transaction is tried that another one has rolled back."""
+"""Attempts of a transaction rolled back by a conflict with another."""
 _READ: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 """One snapshot for all statements."""
 SCRUB_WAIT_MS = 60_000
-"""How long rewriting an index waits for earlier transactions, such as a dump."""
+"""Longest wait of an index rewrite for earlier transactions such as a dump."""
 _SCRUB = (
     "VACUUM (INDEX_CLEANUP ON)",
-    # What is left of one that could not be finished.
+    # Leftover of an unfinished rewrite.
     f"DROP INDEX CONCURRENTLY IF EXISTS {SEARCH_INDEX}_terms_ccnew",
-    # It keeps each word that it has ever had. Source: PostgreSQL's src/backend/access/gin/README.
+    # A GIN index keeps every word it ever had. Source: PostgreSQL's src/backend/access/gin/README.
     f"REINDEX INDEX CONCURRENTLY {SEARCH_INDEX}_terms",
 )
 _AGAIN = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
-    # Two have entered the same thing at once: the second one finds it when it tries again.
+    # Two transactions inserted the same key; the second finds it on its retry.
     psycopg.errors.UniqueViolation,
-    # What one refers to another one has erased: likewise.
+    # Another transaction erased a referenced row; likewise.
     psycopg.errors.ForeignKeyViolation,
 )
 _SERVER_TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -92,7 +92,7 @@ _SERVER_TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError)
 def text_of(value: str) -> str:
     """Replace NUL, which PostgreSQL cannot store, with U+FFFD.
 
-    The only place that does so; texts of platforms have none (`storable`).
+    The only place for this; platforms' texts contain none (`storable`).
     """
     return value.replace(_NUL, _REPLACEMENT) if _NUL in value else value
 
@@ -104,7 +104,7 @@ class _TextDumper(StrDumperUnknown):
 
 
 class _Number(NumericLoader):
-    """Sums of whole numbers come as `numeric`; no column of ours is one."""
+    """Loads sums of integers, which arrive as `numeric`; no column has this type."""
 
     @override
     def load(self, data: Any) -> Any:
@@ -122,9 +122,9 @@ def _plain(number: Any) -> int | float:
 
 
 class TimedSession(psycopg.Connection[Any]):
-    """A session that ends if the server does not answer in time.
+    """A session that closes if the server does not answer in time.
 
-    Otherwise that goes unnoticed: the kernel may still see the other end, such as a balancer.
+    Otherwise a dead server goes unnoticed while the kernel still sees, for example, a balancer.
     """
 
     answers_in_s: float | None = None
@@ -137,10 +137,10 @@ class TimedSession(psycopg.Connection[Any]):
 def engine_of(
     server: DatabaseServer, *, direct: bool = False, prepares: bool = True, **pool: Any
 ) -> Engine:
-    """Return an engine of a server; a `direct` one goes past the pooler.
+    """Return an engine for a server; a `direct` one bypasses the pooler.
 
-    Its connections raise StorageUnavailable if the server refuses us, does not answer, or does not
-    store UTF-8. `prepares`: statements that run often keep their plans, made for unknown values.
+    Its connections raise StorageUnavailable if the server refuses, does not answer, or does not use
+    UTF-8. With `prepares`, frequent statements keep generic plans.
     """
     pooled = server.pooled and not direct
     engine = create_engine(
@@ -149,20 +149,20 @@ def engine_of(
             server.direct if direct else server.url, pooled=pooled, prepares=prepares
         ),
         hide_parameters=True,
-        # Else it asks the server for a type that no column has.
+        # Otherwise it queries the server for a type that no column has.
         use_native_hstore=False,
         **pool,
     )
     event.listen(engine, "handle_error", _note_loss)
     if pooled:
-        # Each transaction may come to another session.
+        # Each transaction may use another session.
         limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _SESSION.items())
         event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(limits))
     return engine
 
 
 def connect(server: DatabaseServer, *, direct: bool = False) -> Connection:
-    """Open a connection of its own; a `direct` one goes past the pooler. Raises as `engine_of`."""
+    """Open a dedicated connection; a `direct` one bypasses the pooler. Raises like `engine_of`."""
     try:
         return engine_of(server, direct=direct, poolclass=NullPool).connect()
     except DBAPIError as exc:
@@ -177,8 +177,8 @@ def driver_of(conn: Connection) -> "TimedSession":
 def _note_loss(context: ExceptionContext) -> None:
     """Recognize a lost connection before the driver does.
 
-    An error without a code is libpq's own, or psycopg's for a session out of step. A server that
-    ends says so, as does PgBouncer if its server ended.
+    An error without a code comes from libpq, or from psycopg for a broken session. A stopping
+    server reports it, as does PgBouncer.
     """
     error = context.original_exception
     if isinstance(error, psycopg.Error):
@@ -188,7 +188,7 @@ def _note_loss(context: ExceptionContext) -> None:
 
 
 def why_not_started(server: DatabaseServer) -> str | None:
-    """Return why a server takes no connections yet; None if it does, or refuses this one."""
+    """Return why a server does not accept connections yet; None if it does or refuses this one."""
     try:
         open_direct(server).close()
     except StorageUnavailable as exc:
@@ -197,7 +197,7 @@ def why_not_started(server: DatabaseServer) -> str | None:
 
 
 def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
-    """Open a session past the pooler, without time limits or a transaction; raises as `connect`."""
+    """Open a session past the pooler, without time limits or transaction; raises like `connect`."""
     try:
         return psycopg.connect(conninfo(server.direct), autocommit=True)
     except psycopg.Error as exc:
@@ -207,7 +207,8 @@ def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
 def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> TimedSession:
     limits = [KEPT_ALIVE, *(f"-c {name}={value}" for name, value in _SESSION.items())]
     try:
-        # What is prepared is in one session, and behind a pooler the next transaction has another.
+        # Prepared statements belong to a session, and behind a pooler the next transaction gets
+        # another.
         driver = TimedSession.connect(
             conninfo(url, "" if pooled else " ".join(limits)),
             prepare_threshold=5 if prepares and not pooled else None,
@@ -227,14 +228,14 @@ def _open(url: SecretStr, *, pooled: bool, prepares: bool) -> TimedSession:
 
 
 def conninfo(url: SecretStr, limits: str = "") -> str:
-    """What libpq needs to connect: the URL's options, then ours.
+    """Build libpq's connection string: the URL's options, then ours.
 
-    Raises `StorageUnavailable` if libpq cannot read the URL.
+    Raises `StorageUnavailable` if libpq cannot parse the URL.
     """
     try:
         told = conninfo_to_dict(url.get_secret_value())
     except psycopg.Error:
-        # Not `from`: libpq's error may quote a part of the password.
+        # Not `from exc`: libpq's error may quote part of the password.
         raise StorageUnavailable(
             "the URL of the database cannot be read; write special characters of the password as"
             " %XX (`@` is %40)"
@@ -246,7 +247,7 @@ def conninfo(url: SecretStr, limits: str = "") -> str:
 
 @contextmanager
 def told_as_unavailable(what: str) -> Iterator[None]:
-    """Turn errors of the server into StorageUnavailable: "cannot {what}: …"."""
+    """Map server errors to StorageUnavailable: "cannot {what}: …"."""
     try:
         yield
     except (DBAPIError, psycopg.Error) as exc:
@@ -254,7 +255,7 @@ def told_as_unavailable(what: str) -> Iterator[None]:
 
 
 def reason(exc: DBAPIError | psycopg.Error) -> str:
-    """Return the first line of the server's message: the others may quote people's words."""
+    """Return the first line of the server's message; other lines may quote users' text."""
     return _first_line(exc.orig if isinstance(exc, DBAPIError) else exc)
 
 
@@ -264,10 +265,10 @@ def _first_line(error: BaseException | None) -> str:
 
 
 class PostgresDatabase(Database):
-    """Runs transaction functions: `write` and `read` share connections, `search` has its own.
+    """Runs transaction functions; `write` and `read` share connections, `search` has its own.
 
-    A transaction is READ COMMITTED: of two that change one conversation the second one waits for
-    the first. A statement sees what was committed when it began, not when it got the lock (decision
+    Transactions are READ COMMITTED: the second of two that change a conversation waits for the
+    first. A statement sees the data committed at its start, not when it got the lock (decision
     252).
     """
 
@@ -280,15 +281,15 @@ class PostgresDatabase(Database):
         self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
         self._engine = engine_of(server, pool_size=server.connections, max_overflow=0)
         self._reading = self._engine.execution_options(**_READ)
-        # Not from that pool: a search that ends late is cancelled when others use the connection.
-        # A plan that is kept would read all messages for each word.
+        # Not from that pool: a search that ends late would be cancelled while others use the
+        # connection. A generic plan would read all messages for each word.
         searchers = engine_of(server, prepares=False, pool_size=SEARCHERS, max_overflow=0)
         self._searching = searchers.execution_options(**_READ)
 
     @override
     async def _write(self, fn: Transaction[T]) -> T:
-        # It runs again if others have caused the rollback: a deadlock, a key that another replica
-        # entered at the same moment, a connection that was lost before the COMMIT.
+        # Retried if others caused the rollback: a deadlock, a key inserted by another replica at
+        # the same moment, a connection lost before the COMMIT.
         return await asyncio.shield(self._begun(self._workers, self._engine, fn))
 
     @override
@@ -321,19 +322,20 @@ class PostgresDatabase(Database):
                     continue
                 raise _storage_error(exc, is_read=is_read) from None
             except PendingRollbackError:
-                # The function went on after the connection was lost: nothing was committed.
+                # The function continued after the connection was lost: nothing was committed.
                 continue
         raise StorageUnavailable("the connection to the database was lost")
 
     @override
     async def scrub(self) -> None:
-        # Bytes of rows stay in free room until that is reused, in the write-ahead log and in
-        # copies: those belong to the operator of the server.
+        # Erased bytes stay in free space until reused, in the write-ahead log and in copies, which
+        # are the server operator's responsibility.
         self._require_open()
         await self._loop.run_in_executor(self._searchers, self._vacuum)
 
     def _vacuum(self) -> None:
-        # No transaction, and limits of its own: behind a pooler others would get that session next.
+        # Direct, since it sets session limits, and behind a pooler others would get the session
+        # next.
         with closing(open_direct(self.server)) as driver:
             try:
                 driver.execute(f"SET lock_timeout = {SCRUB_WAIT_MS}")
@@ -355,7 +357,7 @@ def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
     with engine.connect() as conn:
         found = fn(conn)
         if is_read:
-            # With a ROLLBACK the driver would forget all statements that it has prepared.
+            # A ROLLBACK would make the driver forget its prepared statements.
             conn.commit()
         else:
             _commit(conn)
@@ -363,7 +365,7 @@ def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
 
 
 def _commit(conn: Connection) -> None:
-    # The function went on after an error: the server would roll back without an error.
+    # The function continued after an error: the server would roll back silently.
     if driver_of(conn).info.transaction_status == TransactionStatus.INERROR:
         raise StorageUnavailable("the database has rolled back what was to be committed")
     try:
@@ -375,9 +377,8 @@ def _commit(conn: Connection) -> None:
 
 
 def _storage_error(exc: DBAPIError, *, is_read: bool) -> Exception:
-    """StorageUnavailable for trouble with the server; other errors without their details."""
-    # A failed read is unavailable, whatever its reason, as with a file; so is a server that follows
-    # another one.
+    """Map server failures to StorageUnavailable, and strip the details of other errors."""
+    # Any failed read counts as unavailable, as with a file, and so does a read-only standby server.
     cannot = is_read or isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
     if exc.connection_invalidated or cannot or isinstance(exc.orig, _SERVER_TROUBLE):
         return StorageUnavailable(reason(exc))

@@ -1,9 +1,9 @@
-"""Presence: the replica's own session with PostgreSQL, which shows that its process lives.
+"""Presence: a replica's dedicated PostgreSQL session, which proves that its process is alive.
 
-It holds the replica's lock, which the server frees as soon as the process, or the way to it, is
-gone; then the others reap it (gateway/storage/queue/replicas.py). The replica renews and looks
-around over this session: if it cannot, it cannot show that it lives either. Nor does it wait for
-the threads of transactions, which may all be busy. A pooler in transaction mode would lend another
+The session holds the replica's lock, which the server releases as soon as the process or its
+connection is gone; then others reap it (gateway/storage/queue/replicas.py). The replica renews and
+checks over this session, so if that fails it also stops proving its life. It does not depend on
+transaction threads, which may all be busy. A pooler in transaction mode would provide a different
 session each time.
 """
 
@@ -31,21 +31,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 USED_LOCK = 0x5061726C_75736564
-"""Held, shared, by all replicas: what needs the database for itself alone asks for it."""
+"""Lock shared by all replicas; exclusive use of the database requires it."""
 ANSWERS_IN_S = 4.0
-"""How long an answer of the server may take; then the way to it is taken for lost."""
+"""Longest response time of the server, in seconds; then the connection counts as lost."""
 
 
 LOCKS_IN_MS = 1000
-"""How long a transaction of it waits for a lock."""
+"""Longest wait of its transactions for a lock, in milliseconds."""
 
 
 class Presence:
-    """The session of one replica; `enter` makes it.
+    """The session of a replica, created by `enter`.
 
     Attributes:
-        is_lost: Whether the session, and the lock with it, is known to be gone.
-        on_lost: Called as soon as that is known.
+        is_lost: Whether the session and its lock are known to be lost.
+        on_lost: Called when the loss is known.
     """
 
     def __init__(self, conn: Connection, replica_id: int) -> None:
@@ -63,9 +63,9 @@ class Presence:
     async def enter(
         cls, server: DatabaseServer, name: str, death: Death, former: int | None = None
     ) -> tuple["Presence", Inheritance]:
-        """Enter a new replica, or the same process as a new one; see `replicas.enter`.
+        """Register a new replica, or this process under a new id; see `replicas.enter`.
 
-        Raises `StorageUnavailable` if the server cannot be reached or the database is being copied.
+        Raises `StorageUnavailable` if the server is unreachable or the database is being copied.
         """
         enter = partial(replicas.enter, name=name, death=death, former=former)
         conn, (replica_id, inherited) = await asyncio.to_thread(_entered, server, enter)
@@ -74,13 +74,13 @@ class Presence:
     async def run(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a transaction function over this session; one at a time.
+        """Run a transaction function on this session, one at a time.
 
-        Raises `StorageUnavailable` if it failed; `is_lost` if the session is gone.
+        Raises `StorageUnavailable` on failure; sets `is_lost` if the session is gone.
         """
         if self.is_lost:
             raise StorageUnavailable("the session of this replica is gone")
-        # The thread reads from the socket now.
+        # From here the thread reads from the socket.
         self._running += 1
         self._unwatch()
         running = self._loop.run_in_executor(
@@ -103,7 +103,7 @@ class Presence:
             self._watch()
 
     def _transact(self, fn: Callable[..., T], args: tuple[object, ...]) -> T:
-        # SQLAlchemy would open another session, which has no lock.
+        # SQLAlchemy would open another session without the lock.
         if self._is_gone():
             raise StorageUnavailable("the session of this replica is gone")
         try:
@@ -113,13 +113,13 @@ class Presence:
             raise StorageUnavailable(postgres.reason(exc)) from None
 
     def _watch(self) -> None:
-        """Call `_heard` when the server says something or the connection ends."""
+        """Call `_heard` when the server sends something or the connection ends."""
         if not self.is_lost:
             self._watched = self._driver.fileno()
             self._loop.add_reader(self._watched, self._heard)
 
     def _unwatch(self) -> None:
-        # Only what was added: once libpq has closed it the number may be another socket's.
+        # Only the added descriptor: after libpq closed it, the number may belong to another socket.
         if self._watched is not None:
             self._loop.remove_reader(self._watched)
             self._watched = None
@@ -141,19 +141,19 @@ class Presence:
             return
         self._unwatch()
         self.is_lost = True
-        # A thread that waits for an answer in it wakes up; it is closed there, or by `close`. Its
-        # number as it is now: libpq may have closed it, and the number be another socket's.
+        # Wake a thread that waits for a response; it or `close` closes the session. Use the current
+        # descriptor, since libpq may have closed the old one.
         libpq = self._driver.pgconn
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(libpq.socket)) as its:
             its.shutdown(socket.SHUT_RDWR)
         self.on_lost()
 
     async def close(self) -> None:
-        """End the session. Idempotent."""
+        """End the session; idempotent."""
         self._lose()
         await asyncio.to_thread(self._thread.shutdown)
         if not self._conn.closed:
-            # Without a rollback, for which the way to the server may be gone.
+            # Without a rollback, since the connection may be gone.
             self._conn.invalidate()
             self._conn.close()
 
@@ -166,11 +166,11 @@ def _entered(
         with conn.begin():
             _use(conn)
             entered = enter(conn)
-            # Who is reaped may stand still with locks in its hands: the next look tries again.
+            # A reaped process may be frozen while holding locks; the next check tries again.
             conn.execute(text(f"SET lock_timeout = {LOCKS_IN_MS}"))
     except DBAPIError as exc:
         conn.close()
-        # This process stood still in the middle, as it may on a busy machine: all is rolled back.
+        # This process was suspended in between, as on a busy machine: everything was rolled back.
         if tries > 1 and exc.connection_invalidated:
             return _entered(server, enter, tries - 1)
         raise StorageUnavailable(f"cannot register: {postgres.reason(exc)}") from None
@@ -181,8 +181,8 @@ def _entered(
 
 
 def _use(conn: Connection) -> None:
-    """Keep the database from being copied for as long as this session lives."""
-    # What the server may have been told for all sessions would end one that is quiet.
+    """Prevent copying of the database for the lifetime of this session."""
+    # A server-wide timeout would end an idle session.
     conn.execute(text("SET idle_session_timeout = 0"))
     shared = func.pg_try_advisory_lock_shared(bindparam("lock", USED_LOCK, BigInteger))
     if not conn.execute(select(shared)).scalar_one():

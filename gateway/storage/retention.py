@@ -1,8 +1,8 @@
-"""What may be erased for its age, and how the writer takes it out in small steps.
+"""Retention: finds old data and erases it in small steps.
 
-Most classes are rows of one table (`SWEEPS`). Of a transcript, messages outside of the
-conversation's view go; after long silence the conversation starts over first, and all of it goes.
-Whatever a running turn, an unsent answer or an open question still needs, stays.
+Most classes are rows of one table (`SWEEPS`). Of a transcript, messages outside the conversation's
+view are erased; after long silence the conversation starts over, and all of it is erased. Data
+needed by a running turn, an unsent answer or an open question stays.
 """
 
 from collections.abc import Sequence
@@ -59,15 +59,15 @@ from gateway.storage.search import index
 from gateway.storage.search.index import terms_of
 
 REASON = "retention"
-"""Why a conversation starts over that had no message for `retention.transcript_days`."""
+"""The reason for restarting a conversation without messages for `retention.transcript_days`."""
 STEP_ROWS = 200
-"""Most rows of one transaction: others wait for it."""
+"""Most rows per transaction, since others wait for it."""
 STEP_MESSAGES = 50
-"""Most messages of one transaction, with their words in the search index."""
+"""Most messages per transaction, with their search index terms."""
 FOUND_ROWS = 5_000
-"""Most rows that one read returns."""
+"""Most rows per read."""
 CONVERSATIONS = 500
-"""Most conversations that one read returns."""
+"""Most conversations per read."""
 GONE = "it was removed: files are not kept that long here"
 
 Key = tuple[Any, ...]
@@ -75,18 +75,18 @@ Range = tuple[int, int]
 
 
 class Pruned(NamedTuple):
-    """How much is gone, or would go; bytes of texts and files, not of pages."""
+    """The erased or erasable amount; bytes of texts and files, not of pages."""
 
     rows: int = 0
     bytes: int = 0
 
     def plus(self, other: "Pruned") -> "Pruned":
-        """Return both together."""
+        """Return the sum of both."""
         return Pruned(self.rows + other.rows, self.bytes + other.bytes)
 
 
 class Sweep(NamedTuple):
-    """Rows of a table that may go: their condition apart from age, and the bytes of one."""
+    """The erasable rows of a table: their condition besides age, and a row's size in bytes."""
 
     table: Table
     may_go: ColumnElement[bool]
@@ -107,12 +107,12 @@ def _turn_runs(turn_id: Any) -> ColumnElement[bool]:
 
 
 def _turn_is_dead(turn_id: Any) -> ColumnElement[bool]:
-    """Whether an operator may put a turn back: its question is asked again then."""
+    """Whether a turn is a dead letter, whose question an operator may retry."""
     return exists().where(turn.c.id == turn_id, turn.c.state == "dead")
 
 
 _other = outbox.alias("other")
-# As `is_unsent`, whose words its index has, for another row than the one at hand.
+# Like `is_unsent`, matching its index, but for another row.
 _is_unsent = _other.c.state.in_(UNSENT)
 
 
@@ -128,7 +128,7 @@ def _is_working(conversation_id: Any) -> ColumnElement[bool]:
 _is_finished = and_(
     inbox.c.state.in_(("done", "cancelled", "refused", "dead")), ~_turn_is_dead(inbox.c.turn_id)
 )
-# Looked up in the transcript, which has no index for it: few end so.
+# Looked up in the transcript without an index, since few turns end like this.
 _is_unrecorded = and_(
     inbox.c.state.in_(("cancelled", "dead")),
     ~exists().where(
@@ -136,12 +136,12 @@ _is_unrecorded = and_(
     ),
 )
 _settings = audit_rows.alias("settings")
-# They stay, to be compared with those of the next start.
+# Kept for the comparison at the next start.
 _last_settings = func.coalesce(
     select(func.max(_settings.c.id)).where(_settings.c.kind == SETTINGS).scalar_subquery(), 0
 )
 SWEEPS: dict[str, tuple[Sweep, ...]] = {
-    # An approval for a conversation is an answered inquiry: it applies until it is erased.
+    # An approval for a conversation is an answered inquiry and applies until it is erased.
     "audit": (
         Sweep(
             step,
@@ -166,8 +166,8 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             _bytes_of(ledger.c.model, ledger.c.provider),
         ),
     ),
-    # Commands, and what was never answered; answered entries go with their messages. Notes that
-    # quote people go as well; the agent's own stay.
+    # Commands and unanswered entries; answered ones go with their messages. Notes that quote people
+    # go as well; the agent's own stay.
     "transcript": (
         Sweep(memory, memory.c.conversation.is_not(None), _bytes_of(memory.c.text, memory.c.value)),
         Sweep(
@@ -178,13 +178,13 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             ),
             _bytes_of(inbox.c.text),
         ),
-        # Copies of messages: in the steps of a model, and in answers as they were sent.
+        # Copies of messages in model steps and sent answers.
         Sweep(
             step,
             and_(step.c.kind == "model", ~_turn_runs(step.c.turn_id)),
             _bytes_of(step.c.name, step.c.result),
         ),
-        # While anything is under way the keys are needed, and buttons may have to be removed.
+        # While work is in progress, keys are needed and buttons may have to be removed.
         Sweep(
             outbox,
             and_(outbox.c.state.in_(("sent", "dropped")), ~_is_working(outbox.c.conversation)),
@@ -195,7 +195,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
 
 
 def count(conn: Connection, sweep: Sweep, age_s: float) -> Pruned:
-    """Return how much would go; reads the whole table."""
+    """Return the erasable amount, reading the whole table."""
     return _counted(conn, sweep.size, _old(sweep.table, age_s), sweep.may_go)
 
 
@@ -205,7 +205,7 @@ def _counted(conn: Connection, size: ColumnElement[Any], *its: ColumnElement[boo
 
 
 def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
-    """Return the keys of rows that may go, at most `FOUND_ROWS`."""
+    """Return the keys of up to `FOUND_ROWS` erasable rows."""
     # No index of times: it would cost each message, and readers look once an hour (decision 017).
     keys = select(*sweep.table.primary_key.columns)
     found = keys.where(_old(sweep.table, age_s), sweep.may_go).limit(FOUND_ROWS)
@@ -213,7 +213,7 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
-    """Erase the given rows, except those that must stay by now."""
+    """Erase the given rows if they are still erasable."""
     keyed = [column == bindparam(column.name) for column in sweep.table.primary_key]
     gone = delete(sweep.table).where(*keyed, _old(sweep.table, age_s), sweep.may_go)
     names = [column.name for column in sweep.table.primary_key]
@@ -223,7 +223,7 @@ def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> 
 
 
 def count_raw(conn: Connection, age_s: float) -> Pruned:
-    """Return how many raw updates would go."""
+    """Return the number of erasable raw updates."""
     total = Pruned()
     for table, there in ((inbox, inbox.c.raw.is_not(None)), (quarantine, quarantine.c.raw != "")):
         total = total.plus(_counted(conn, _bytes_of(table.c.raw), _old(table, age_s), there))
@@ -231,7 +231,7 @@ def count_raw(conn: Connection, age_s: float) -> Pruned:
 
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
-    """Return the next conversations after `after` that begin with an old message, in order."""
+    """Return the next conversations after `after` that start with an old message, in order."""
     first_at = (
         select(message.c.at)
         .where(message.c.conversation == conversation.c.id)
@@ -244,7 +244,7 @@ def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[i
 
 
 def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
-    """Empty the view of a conversation that was silent for so long."""
+    """Empty the view of a conversation that was silent for `age_s`."""
     # Checked here again: it may be in use since a reader found it (decision 017).
     conversations.hold(conn, conversation_id)
     if not _is_idle(conn, conversation_id, age_s):
@@ -273,7 +273,7 @@ def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
 
 
 def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
-    """Return how many messages of a conversation would go."""
+    """Return the number of a conversation's erasable messages."""
     active = sessions.find_active(conn, conversation_id)
     ranges = [] if active is None else _removable(active.plan)
     if _is_idle(conn, conversation_id, age_s):
@@ -288,7 +288,7 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
 def _may_go(
     conversation_id: int, first: int, last: int, age_s: float
 ) -> tuple[ColumnElement[bool], ...]:
-    """Match the old messages of a range; a turn goes as a whole, never while it runs or is dead."""
+    """Match the old messages of a range; turns are erased whole, never while running or dead."""
     other = message.alias("other")
     young = (
         select(func.min(other.c.seq))
@@ -304,7 +304,7 @@ def _may_go(
         message.c.conversation == conversation_id,
         message.c.seq.between(first, last),
         message.c.seq < func.coalesce(young, END),
-        # Two different values for NULL: two messages without a turn do not share one.
+        # Different defaults for NULL, since two messages without a turn do not share one.
         func.coalesce(message.c.turn_id, 0) != func.coalesce(its_turn, -1),
         ~_turn_runs(message.c.turn_id),
         ~_turn_is_dead(message.c.turn_id),
@@ -312,9 +312,9 @@ def _may_go(
 
 
 def _removable(plan: ViewPlan) -> list[Range]:
-    """Return the ranges that a view will never need again: before its beginning, or summarised.
+    """Return the ranges that a view will never need again: before its start, or summarized.
 
-    Messages of an extract are read again for a better summary, those of a node can be recalled.
+    Messages of an extract are kept for a better summary, those of a node for recall.
     """
     covered = [
         (summary.first_seq, summary.last_seq)
@@ -328,15 +328,15 @@ def _removable(plan: ViewPlan) -> list[Range]:
 
 
 def may_take_out(conn: Connection, conversation_id: int, age_s: float) -> bool:
-    """Whether any message of a conversation may go."""
+    """Whether a conversation has erasable messages."""
     active = sessions.find_active(conn, conversation_id)
     return active is not None and bool(_old_messages(conn, conversation_id, active.plan, age_s))
 
 
 def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
-    """Erase the next messages that may go, with their words in the index and rows of theirs alone.
+    """Erase the next erasable messages with their index terms and dependent rows.
 
-    Nothing for a conversation that was erased, or has no such messages in its index.
+    Does nothing for an erased conversation or without indexed erasable messages.
     """
     conversations.hold(conn, conversation_id)
     active = sessions.find_active(conn, conversation_id)
@@ -347,7 +347,7 @@ def take_out(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     of_it = message.c.conversation == conversation_id
     conn.execute(delete(message).where(of_it, message.c.seq.in_(seqs)))
     turns = {row.turn_id for row in rows} - {None}
-    # A turn's messages are close together, and turns have no index here: near ones are enough.
+    # A turn's messages are adjacent and have no index by turn, so check only nearby ones.
     left = conn.scalars(
         select(message.c.turn_id)
         .where(of_it, message.c.seq.between(seqs[0] - STEP_ROWS, seqs[-1] + STEP_ROWS))
@@ -377,7 +377,7 @@ _OLD = select(message.c.seq, message.c.turn_id, message.c.body).order_by(message
 
 
 def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -> bool:
-    """Take messages out of the search index; False if their words are unknown."""
+    """Remove messages from the search index; return False if their terms are unknown."""
     is_fed = conversations.search_progress(conn, conversation_id)[0] >= rows[-1].seq
     if not is_fed or not index.is_current(conn):
         return False
@@ -386,9 +386,9 @@ def _forget_words(conn: Connection, conversation_id: int, rows: Sequence[Any]) -
 
 
 def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> None:
-    """Empty the plans of segments that ended so long ago: summaries repeat messages.
+    """Empty the plans of old ended segments, since summaries repeat messages.
 
-    Likewise nodes of ended lineages are erased. No summary and no node outlives the last message.
+    Also erases nodes of ended lineages. No summary or node outlives the last message.
     """
     empty = dump_plan(ViewPlan())
     is_last = ~exists().where(message.c.conversation == conversation_id)
@@ -407,9 +407,9 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
 def files_due(
     conn: Connection, age_s: float | None, most_bytes: int | None
 ) -> list[tuple[int, int]]:
-    """Return files that are too old, or the oldest ones beyond a total of bytes; oldest first.
+    """Return files that are too old or beyond the total size, oldest first.
 
-    Each as (id, bytes). Files in a view, or still to be sent, stay.
+    Each is (id, bytes). Files in a view or not sent yet stay.
     """
     is_stored = attachment.c.state == "stored"
     total = int(conn.scalar(select(func.sum(attachment.c.size_bytes)).where(is_stored)) or 0)
@@ -441,12 +441,12 @@ def _is_needed(conn: Connection, row: Any) -> bool:
 
 
 def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
-    """Whether a view has messages of the file's turn, or of another one that names it."""
+    """Whether a view contains messages of the file's turn or others that refer to it."""
     active = sessions.find_active(conn, row.conversation)
     if active is None:
         return False
     shown = or_(*(message.c.seq.between(*span) for span in shown_ranges(active.plan)))
-    # Inside of a text its quotes are escaped.
+    # Within a text, quotes are escaped.
     names_it = message.c.body.contains(f'"{handle_of(row.id)}"', autoescape=True)
     about_it = names_it if turn_id is None else or_(message.c.turn_id == turn_id, names_it)
     here = (message.c.conversation == row.conversation, shown, about_it)
@@ -454,7 +454,7 @@ def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
 
 
 def remove_file(conn: Connection, file_id: int) -> bool:
-    """Mark a file as gone, unless it is needed; its parts are erased one by one after that."""
+    """Mark an unneeded file as erased; its parts are erased one by one afterwards."""
     row = conn.execute(select(attachment).where(attachment.c.id == file_id)).one_or_none()
     if row is None or row.state != "stored":
         return False
@@ -467,7 +467,7 @@ def remove_file(conn: Connection, file_id: int) -> bool:
 
 
 def parts_left(conn: Connection) -> list[Key]:
-    """Return the keys of parts without a file; a kill may have left some."""
+    """Return the keys of orphaned parts, left by a kill."""
     found = (
         select(attachment_part.c.attachment, attachment_part.c.n)
         .join(attachment, attachment.c.id == attachment_part.c.attachment)

@@ -1,21 +1,21 @@
-"""A database file of SQLite: opened by one process, recognised by its mark, and scrubbed.
+"""A SQLite database file: opened by one process, identified by its mark, and scrubbed.
 
-**Mark.** The database counts its commits, and a file outside of it, the mark, has the newest count:
-at the next start only an older copy, or one whose log was cut, is behind it.
+**Mark.** The database counts its commits, and a separate file, the mark, stores the newest count:
+at the next start only an older copy, or one with a truncated log, is behind it.
 
-**Scrubbing** overwrites what erased rows left, in short steps between other writes. `secure_delete`
-overwrites a deleted row and a freed page, but not the copies that SQLite makes when it splits a
-page: they lie in the unused middle of pages in use, between the list of cells and the first cell.
-VACUUM would rewrite the whole file and stop all writes for minutes.
+**Scrubbing** overwrites leftovers of erased rows, in short steps between other writes.
+`secure_delete` overwrites deleted rows and freed pages, but not the copies made when SQLite splits
+a page, which stay in the unused middle of pages, between the cell list and the first cell. VACUUM
+would rewrite the whole file and block writes for minutes.
 
-This is safe while nothing else can write the same page, which `clean` ensures: the log is empty and
-the database locked for writing. Readers never read the unused bytes. Source of the layout:
+This is safe while nothing else can write the page, which `clean` ensures: the log is empty and the
+database locked for writing. Readers never read unused bytes. Source of the layout:
 sqlite.org/fileformat2.html, "B-tree Pages".
 
-The first byte of a tree's page is 2, 5, 10 or 13. That of any other page in use is the highest one
-of a page number, which is 0 or 1 (`MOST_PAGES`), except for the maps of `auto_vacuum`: such a file
-is refused. Free pages, and the one at 1 GiB with the locks, are never read. Reserved bytes at the
-end of a page are behind the last cell, and so are never touched.
+A b-tree page starts with 2, 5, 10 or 13. Any other page in use starts with the highest byte of a
+page number, 0 or 1 (`MOST_PAGES`), except for `auto_vacuum` maps: such a file is refused. Free
+pages and the lock page at 1 GiB are never read. Reserved bytes at a page's end follow the last cell
+and are never touched.
 """
 
 import fcntl
@@ -36,39 +36,39 @@ from gateway.errors import DatabaseLocked, DatabaseReplaced, StorageUnavailable
 from gateway.storage.schema import identity
 
 BUSY_TIMEOUT_S = 10.0
-# /proc/self/mounts writes a blank in a path as \040. Source: getmntent(3).
+# /proc/self/mounts writes a space in a path as \040. Source: getmntent(3).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
 """SQLite's locks and WAL do not work there. Source: sqlite.org/useovernet.html."""
 DISCREET: dict[str, Any] = {"hide_parameters": True}
-"""Errors and logs do not quote people's words."""
+"""Keep users' text out of errors and logs."""
 STEP_S = 0.05
-"""How long one step overwrites; syncing it to the disk takes about as long again."""
+"""Seconds per step of overwriting; syncing takes about as long again."""
 STEP_PAGES = 128
-"""Most pages of one step, which are synced together."""
+"""Most pages per step, synced together."""
 READ_PAGES = 256
-"""Pages that `find` reads at once."""
+"""Pages per read of `find`."""
 READER_MS = 50
-"""How long a step waits for readers of the log before it is put off."""
+"""Milliseconds that a step waits for readers of the log before it is postponed."""
 MOST_PAGES = 1 << 25
-"""Beyond that a page's first byte does not show its kind: 137 GB with pages of 4 KiB."""
+"""Largest file in pages whose first bytes reveal their kind: 137 GB with 4 KiB pages."""
 _TREE_PAGES = frozenset({2, 5, 10, 13})
 _INTERIOR = frozenset({2, 5})
 _HEADER_BYTES = 100
 _LARGEST_ROOT = slice(52, 56)
-"""In the file's header: 0 without `auto_vacuum`, else the largest page that a tree begins with."""
+"""Header field: 0 without `auto_vacuum`, else the largest root page."""
 
 
 @contextmanager
 def lock_database(path: Path) -> Iterator[None]:
-    """Be the only process that writes to a database, or creates it, while in this context.
+    """Ensure that only this process writes to or creates a database within this context.
 
-    Two locks: a lock file next to the database covers one that does not exist yet; the lock on the
-    database itself applies if that file was removed, and through every link to the database.
+    Two locks: a lock file next to the database covers a database that does not exist yet; the lock
+    on the database itself works if that file was removed, and through links.
 
     Raises:
         DatabaseLocked: Another process holds it.
-        StorageUnavailable: The folder cannot be written, or the file cannot be opened.
+        StorageUnavailable: The folder is not writable or the file cannot be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,11 +92,11 @@ def _in_use(path: Path) -> DatabaseLocked:
 
 @contextmanager
 def hold_file(path: Path) -> Iterator[None]:
-    """Hold the lock on a database's own file, if the file exists. The kernel drops it at a kill.
+    """Hold the lock on an existing database file; the kernel releases it on a kill.
 
-    SQLite locks with `fcntl`, which Linux keeps apart from `flock` on a local disk (a network
-    filesystem is refused anyway). Closing any handle of a file drops the process's `fcntl` locks
-    on it (sqlite.org/howtocorrupt.html, 2.2): leave this context after all connections closed.
+    SQLite locks with `fcntl`, independent of `flock` on a local disk (network filesystems are
+    refused). Closing any handle of a file drops the process's `fcntl` locks on it
+    (sqlite.org/howtocorrupt.html, 2.2), so leave this context after closing all connections.
     """
     if not path.exists():
         yield
@@ -121,14 +121,14 @@ def _lock(handle: int, path: Path) -> None:
 
 @contextmanager
 def connected(path: Path) -> Iterator[Connection]:
-    """Open the writing connection within `lock_database`; a new file is locked from here on.
+    """Open the writing connection within `lock_database`; lock a new file.
 
-    Raises `DatabaseLocked` if another process has just created the file; else as `connect`.
+    Raises `DatabaseLocked` if another process just created the file; otherwise like `connect`.
     """
     with ExitStack() as until_closed:
         if not path.exists():
             with suppress(OSError):
-                # A failure here occurs again below, with its own error.
+                # A failure here recurs below with a proper error.
                 path.touch(mode=0o644)
             until_closed.enter_context(hold_file(path))
         connection = until_closed.enter_context(closing(connect(path)))
@@ -150,7 +150,7 @@ def connect(path: Path) -> Connection:
             "timeout": BUSY_TIMEOUT_S,
             "check_same_thread": False,
         },
-        # Closing really closes: the lock goes next.
+        # Really close connections, since the lock is released next.
         poolclass=NullPool,
         **DISCREET,
     )
@@ -167,13 +167,13 @@ def connect(path: Path) -> Connection:
 
 
 def read_only_uri(path: Path) -> str:
-    """SQLite's URI for reading a file, whatever characters are in its path."""
+    """Return SQLite's read-only URI of a file with any characters in its path."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def begin_with(engine: Engine, statement: str) -> None:
-    """Begin each transaction with this statement instead of with its first write."""
-    # The dialect's own hook: a listener of "begin" has SQLAlchemy dispatch at each statement.
+    """Start each transaction with this statement instead of at its first write."""
+    # The dialect's hook, since a "begin" listener makes SQLAlchemy dispatch on each statement.
     engine.dialect.do_begin = lambda raw: raw.execute(statement)  # type: ignore[assignment]
 
 
@@ -183,7 +183,7 @@ def _set_pragmas(connection: Connection) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     if cursor.fetchone() != ("wal",):
         raise StorageUnavailable("the database cannot use a write-ahead log here")
-    # After a commit platforms get "received": it must survive a loss of power.
+    # Platforms get an acknowledgement after a commit, which must survive a power loss.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     # Erased rows are overwritten with zeros (decision 017).
@@ -191,7 +191,7 @@ def _set_pragmas(connection: Connection) -> None:
     cursor.execute("PRAGMA synchronous")
     if cursor.fetchone() != (2,):
         raise StorageUnavailable("SQLite does not run with synchronous=FULL")
-    # A write that changes nothing: a read-only file or disk fails here, not in a turn.
+    # A write without effect, so that a read-only file or disk fails here and not in a turn.
     cursor.execute("PRAGMA user_version")
     (version,) = cursor.fetchone() or (0,)
     cursor.execute(f"PRAGMA user_version={version}")
@@ -199,7 +199,7 @@ def _set_pragmas(connection: Connection) -> None:
 
 
 def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the filesystem that holds `path`; None if the system does not say."""
+    """Return the filesystem type of `path`; None if unknown."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -209,26 +209,26 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
     for line in lines:
         _, escaped, fstype, *_ = line.split()
         point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), escaped)
-        # The later of two mounts on one point covers the earlier.
+        # A later mount on the same point covers an earlier one.
         if target.is_relative_to(point) and len(point) >= longest:
             kind, longest = fstype, len(point)
     return kind
 
 
 class Seen(NamedTuple):
-    """The name of a database, and the number of its commits."""
+    """A database's name and number of commits."""
 
     name: str
     commits: int
 
 
 def mark_of(database: Path, home: Path | None = None) -> Path:
-    """The path of a database's mark: in PARLEY_HOME, perhaps on another disk, or next to it."""
+    """Return the path of a database's mark: in PARLEY_HOME, or next to the database."""
     return (home or database.parent) / f"{database.name}.mark"
 
 
 def read_mark(mark: Path) -> Seen | None:
-    """Return the content of a mark, or None if it cannot be read."""
+    """Return a mark's content, or None if unreadable."""
     with suppress(OSError, ValueError):
         name, commits = mark.read_text(encoding="ascii").split()
         return Seen(name, int(commits))
@@ -236,7 +236,7 @@ def read_mark(mark: Path) -> Seen | None:
 
 
 def require_file(database: Path, mark: Path) -> None:
-    """Raise DatabaseReplaced if the database existed and is missing."""
+    """Raise DatabaseReplaced if an earlier database is missing."""
     if read_mark(mark) is not None and not database.exists():
         raise DatabaseReplaced(
             f"there is no database at {database}, though Parley has stored messages there. Is its"
@@ -245,10 +245,10 @@ def require_file(database: Path, mark: Path) -> None:
 
 
 def require_newest(conn: Connection, database: Path, mark: Path) -> None:
-    """Raise DatabaseReplaced if it is another database than the mark's, or behind it."""
+    """Raise DatabaseReplaced if the database differs from the mark or is behind it."""
     if (seen := read_mark(mark)) is None:
         return
-    # An empty one has lost its name.
+    # An empty database has lost its name.
     here = _seen_in(conn) or Seen(seen.name, 0)
     if here.name == seen.name and here.commits >= seen.commits:
         return
@@ -267,7 +267,7 @@ def _seen_in(conn: Connection) -> Seen | None:
 
 
 def settle(conn: Connection) -> Seen:
-    """Return the identity of this database; gives it a name if it has none."""
+    """Return a database's identity, naming it if needed."""
     if (here := _seen_in(conn)) is None:
         here = Seen(os.urandom(16).hex(), 0)
         conn.execute(insert(identity).values(here._asdict()))
@@ -275,7 +275,7 @@ def settle(conn: Connection) -> Seen:
 
 
 def empty_log(raw: sqlite3.Connection) -> bool:
-    """Empty the write-ahead log into the file; returns False if a reader was in the way."""
+    """Checkpoint and empty the write-ahead log; return False if a reader blocked it."""
     (usual_ms,) = raw.execute("PRAGMA busy_timeout").fetchone()
     raw.execute(f"PRAGMA busy_timeout={READER_MS}")
     try:
@@ -286,10 +286,10 @@ def empty_log(raw: sqlite3.Connection) -> bool:
 
 
 class Scrubber:
-    """Finds unused bytes that are not zero and overwrites them.
+    """Finds and overwrites unused bytes that are not zero.
 
-    Close it after all connections of this process: closing any handle of a file gives up the locks
-    that SQLite holds on it (sqlite.org/howtocorrupt.html, 2.2).
+    Close it after all connections of this process: closing any handle of a file drops SQLite's
+    locks on it (sqlite.org/howtocorrupt.html, 2.2).
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,10 +298,10 @@ class Scrubber:
         self._handle: int | None = None
 
     def find(self) -> list[int]:
-        """Return the pages with data in their unused bytes; reads the whole file, 3 s for 2 GB.
+        """Return the pages with data in unused bytes; reads the whole file, 3 s for 2 GB.
 
-        It finds what was erased and moved out of the log before; a page that changes meanwhile may
-        be listed in vain. Raises `StorageUnavailable` if the file cannot be scrubbed.
+        Finds data erased and checkpointed before; a page that changes meanwhile may be listed
+        needlessly. Raises `StorageUnavailable` if the file cannot be scrubbed.
         """
         page_bytes, count = self._size()
         found: list[int] = []
@@ -314,15 +314,15 @@ class Scrubber:
         return found
 
     def clean(self, raw: sqlite3.Connection, pages: list[int]) -> bool:
-        """Overwrite the unused bytes of some pages, and take these off the list.
+        """Overwrite the unused bytes of some pages and remove them from the list.
 
-        Returns False, with nothing done, if a reader was in the way; raises as `find` does.
+        Return False, changing nothing, if a reader blocked it; raises like `find`.
         """
         if not empty_log(raw):
             return False
         raw.execute("BEGIN IMMEDIATE")
         try:
-            # There was a write between the checkpoint and the lock.
+            # A write came between the checkpoint and the lock.
             if self._log.stat().st_size:
                 return False
             for page in _some(pages):
@@ -330,7 +330,7 @@ class Scrubber:
             os.fsync(self._file)
         finally:
             raw.execute("ROLLBACK")
-        # The copies of these pages that the connection keeps would bring the bytes back.
+        # The connection's cached pages would restore the bytes.
         raw.execute("PRAGMA shrink_memory")
         return True
 
@@ -344,10 +344,10 @@ class Scrubber:
             os.pwrite(self._file, bytes(end - start), page * page_bytes + start)
 
     def _size(self) -> tuple[int, int]:
-        """Bytes of a page, and the number of pages."""
+        """Return the page size in bytes and the number of pages."""
         header = os.pread(self._file, _HEADER_BYTES, 0)
         page_bytes = int.from_bytes(header[16:18], "big")
-        # Two bytes cannot hold 65,536: here a 1 means that, in the header of a page a 0.
+        # 65,536 does not fit into two bytes: it is 1 here and 0 in a page header.
         page_bytes = 65_536 if page_bytes == 1 else page_bytes
         count = os.fstat(self._file).st_size // page_bytes
         if count >= MOST_PAGES:
@@ -367,7 +367,7 @@ class Scrubber:
         return self._handle
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
+        """Close the file; idempotent."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -382,14 +382,14 @@ def _some(pages: list[int]) -> Iterator[int]:
 
 
 def _unused(content: bytes, offset: int, *, is_first: bool) -> tuple[int, int]:
-    """Start and end of the unused bytes of the page at `offset`; equal for a page without cells."""
+    """Return start and end of a page's unused bytes; equal for a page without cells."""
     head = offset + (_HEADER_BYTES if is_first else 0)
     kind = content[head]
     if kind not in _TREE_PAGES:
         return offset, offset
     cells = content[head + 3] << 8 | content[head + 4]
     first_cell = (content[head + 5] << 8 | content[head + 6]) or 65_536
-    # The header of an inner page has 12 bytes, of a leaf 8; two bytes for each cell follow.
+    # An interior page's header has 12 bytes, a leaf's 8, followed by two bytes per cell.
     start = head + (12 if kind in _INTERIOR else 8) + 2 * cells
     end = offset + first_cell
     return (start, end) if start <= end <= len(content) else (offset, offset)

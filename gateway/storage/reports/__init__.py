@@ -1,1 +1,1 @@
-"""What is read for people: costs, usage, histories, the audit trail."""
+"""Reports for people: costs, usage, histories, tool calls."""

@@ -1,4 +1,4 @@
-"""The list of conversations, those with the newest turns first; by place, person, state, time."""
+"""The list of conversations by newest turn, filtered by place, person, state and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,12 +34,11 @@ State = Literal["running", "waiting", "asking", "unsent", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which conversations are listed; an empty text is not a condition.
+    """Filters of the list; an empty text means no filter.
 
     Attributes:
         person: A sender's id on the platform.
-        since: Only with turns that began then or later, as those before `until`; seconds since the
-            epoch.
+        since: Earliest start of a turn, inclusive; `until` is exclusive. Seconds since the epoch.
     """
 
     platform: str = ""
@@ -51,19 +50,19 @@ class Wanted:
 
     @property
     def is_choice(self) -> bool:
-        """Whether only conversations of a person or in a state are wanted."""
+        """Whether a person or a state is selected."""
         return bool(self.person or self.state)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A conversation of the list.
+    """A listed conversation.
 
     Attributes:
-        turn_id: Its newest turn within the wanted time; 0 for none.
-        outcome: How that ended; "running" while it does, or the kind of question that it waits for
-            ("approval", "clarify"); empty for none.
-        person: The name of the sender of the newest message, if any.
+        turn_id: Its newest turn within the time range, or 0.
+        outcome: Outcome of that turn, "running", or the kind of its open question ("approval",
+            "clarify"); may be empty.
+        person: Name of the newest message's sender, if any.
     """
 
     overview: Overview
@@ -74,7 +73,7 @@ class Listed:
 
 
 class Said(NamedTuple):
-    """A message that a search has found."""
+    """A message found by a search."""
 
     conversation: int
     platform: str
@@ -85,10 +84,10 @@ class Said(NamedTuple):
 def listed(
     conn: Connection, wanted: Wanted, limit: int = 50, after: tuple[int, int] | None = None
 ) -> list[Listed]:
-    """Return conversations, those with the newest turns first.
+    """List conversations, newest turn first.
 
-    Those without a turn come last, and only of a person or in a state. `after`: only those after
-    the one with this newest turn (0 for none) and this id.
+    Conversations without turns come last, and only without a person or state filter. `after` is
+    (newest turn or 0, id) of the conversation before the page.
     """
     return _with_overviews(conn, _newest(conn, wanted, limit, after))
 
@@ -104,7 +103,7 @@ def _newest(
         .scalar_subquery()
     )
     chosen = select(conversation.c.id, func.coalesce(newest, 0).label("turn_id"))
-    # Else SQLite searches the newest turn of each conversation twice.
+    # Otherwise SQLite looks up each conversation's newest turn twice.
     rows = chosen.where(*_conditions(wanted)).cte("chosen").prefix_with("MATERIALIZED")
     query_ = select(rows).order_by(rows.c.turn_id.desc(), rows.c.id.desc()).limit(limit)
     is_timed = wanted.since is not None or wanted.until is not None
@@ -136,9 +135,9 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
 
 
 def first_turn_since(conn: Connection, at: float) -> int:
-    """Return the id of the first turn that began then or later, or one more than the newest.
+    """Return the id of the first turn since a time, or the newest id plus one.
 
-    Ids grow with time: a binary search.
+    A binary search, since ids increase with time.
     """
     low, high = 1, (conn.scalar(select(func.max(turn.c.id))) or 0) + 1
     while low < high:
@@ -160,7 +159,7 @@ _TURN_FROM = (
 
 
 class Period(NamedTuple):
-    """A named period in seconds since the epoch, the end not included."""
+    """A named period in seconds since the epoch, with an exclusive end."""
 
     name: str
     start: float
@@ -169,7 +168,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DayTurns:
-    """Numbers of turns that began in a period; `failed` ones ended without an answer."""
+    """Number of turns started in a period; `failed` ones ended without an answer."""
 
     name: str
     begun: int
@@ -178,7 +177,7 @@ class DayTurns:
 
 
 def turns_by_day(conn: Connection, spans: Sequence[Period]) -> list[DayTurns]:
-    """Count the turns that began in each of some successive periods."""
+    """Count the turns started in each of several successive periods."""
     places = [first_turn_since(conn, span.start) for span in spans]
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
@@ -197,7 +196,7 @@ def turns_by_day(conn: Connection, spans: Sequence[Period]) -> list[DayTurns]:
 
 
 def one(conn: Connection, conversation_id: int) -> Listed:
-    """Return a conversation that exists, with its newest turn."""
+    """Return an existing conversation with its newest turn."""
     newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
     [found] = _with_overviews(conn, [(conversation_id, conn.scalar(newest) or 0)])
     return found
@@ -228,16 +227,16 @@ def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list
 
 
 def said(conn: Connection, wanted: Wanted, question: str) -> list[Said]:
-    """Return the messages with words of a question, best first.
+    """Return the messages that match a question, best first.
 
-    With a person or a state only the newest conversations are searched.
+    With a person or state filter only the newest conversations are searched.
     """
     chosen = None
     if wanted.is_choice:
         chosen = [each for each, _ in _newest(conn, wanted, query.MAX_CONVERSATIONS)]
     only = SearchLimits(since_s=wanted.since, until_s=wanted.until)
     found = query.find(conn, chosen, question, limit=MATCHES, only=only)
-    # Neighbours of a match have none of the words.
+    # Skip neighbours of a match, which contain none of the words.
     matches = [match for match in found if match.holds]
     texts = query.with_neighbours(conn, matches, 0)
     places = conversation.c.id.in_({match.conversation for match in matches})

@@ -1,4 +1,4 @@
-"""What in the database needs attention, and which replicas there are."""
+"""Database rows that need attention, and the list of replicas."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,29 +28,29 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Rows of one kind, and the age of the oldest one in seconds; 0 if there is none."""
+    """Number of rows of a kind, and the age of the oldest in seconds (0 without rows)."""
 
     count: int
     oldest_s: float
 
 
 WAITS: Mapping[str, tuple[Any, tuple[ColumnElement[bool], ...]]] = {
-    # Messages that wait for an answer, or are being answered.
+    # Messages waiting or being answered.
     "unanswered": (inbox.c.at, (is_pending,)),
-    # Answers that are still to be shown.
+    # Answers not shown yet.
     "unsent": (outbox.c.at, (is_unsent,)),
     # Unanswered questions of tools.
     "asked": (inquiry.c.at, (is_unanswered,)),
-    # Updates of platforms that could not be read.
+    # Unreadable updates.
     "quarantined": (quarantine.c.at, (quarantine.c.chat.is_(None),)),
-    # Undecided requests to be let in.
+    # Undecided access requests.
     "strangers": (pairing.c.at, (pairing.c.state == "pending", pairing.c.sender.is_not(None))),
 }
-"""By name: the time when a row came, and the conditions of the rows that wait."""
+"""The time column and the conditions of each kind of waiting rows."""
 
 
 def waiting(conn: Connection, what: str) -> Waiting:
-    """Count what waits under a name of `WAITS`."""
+    """Count the waiting rows of a kind in `WAITS`."""
     at, conditions = WAITS[what]
     found = conn.execute(
         select(func.count().label("n"), func.min(at).label("at")).where(*conditions)
@@ -60,7 +60,7 @@ def waiting(conn: Connection, what: str) -> Waiting:
 
 
 def size_bytes(conn: Connection) -> int | None:
-    """Return the size of a server's database; None for a file's."""
+    """Return the size of a server's database in bytes; None for a file."""
     if conn.dialect.name != "postgresql":
         return None
     query = select(func.pg_database_size(func.current_database()))
@@ -68,7 +68,7 @@ def size_bytes(conn: Connection) -> int | None:
 
 
 def counts(conn: Connection) -> dict[str, int]:
-    """Count rows by name, from indexes of what is unfinished."""
+    """Count unfinished rows by kind, from indexes."""
     lag = conversation.c.message_head - conversation.c.searched_seq
     sums = select(func.count().label("n"), func.coalesce(func.sum(lag), 0).label("lag"))
     unsearched = conversation.c.message_head > conversation.c.searched_seq
@@ -91,11 +91,11 @@ def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
 
 
 class GivenUp(NamedTuple):
-    """Dead letters of an account that are still on the list.
+    """The listed dead letters of an account.
 
     Attributes:
-        kind: "send" for answers that were not shown, "turn" for messages without an answer,
-            "update" for updates that could not be read.
+        kind: "send" for undelivered answers, "turn" for unanswered messages, "update" for
+            unreadable updates.
         account: "platform:name".
     """
 
@@ -105,13 +105,13 @@ class GivenUp(NamedTuple):
 
 
 def given_up(conn: Connection, within_s: float) -> list[GivenUp]:
-    """Return the dead letters of the last so many seconds that are still on the list."""
+    """Return the listed dead letters of the last `within_s` seconds."""
     since = now_s() - within_s
     sends = _by_account(outbox.c.conversation, outbox.c.state == "dead", outbox.c.at > since)
     turns = _by_account(turn.c.conversation, turn.c.state == "dead", turn.c.finished_at > since)
-    # Strangers' messages do not count.
+    # Exclude strangers' messages.
     kept = select(quarantine.c.source).where(quarantine.c.chat.is_(None), quarantine.c.at > since)
-    # The names of cursors go on after those of their accounts.
+    # A cursor's name extends its account's name.
     set_aside = Counter(":".join(source.split(":")[:2]) for source in conn.scalars(kept))
     return [
         *(GivenUp("send", f"{row.platform}:{row.account}", row.n) for row in conn.execute(sends)),
@@ -133,7 +133,7 @@ def _by_account(its: Any, *conditions: Any) -> Any:
 def unsent_by_account(
     conn: Connection, besides: Sequence[str] = ()
 ) -> dict[tuple[str, str], Waiting]:
-    """Count unsent rows by (platform, account), except keys that begin with one of `besides`."""
+    """Count unsent rows by (platform, account), except keys with a prefix in `besides`."""
     of = conversation.c.platform, conversation.c.account
     others = [~outbox.c.source_key.startswith(each, autoescape=True) for each in besides]
     query = (
@@ -149,12 +149,12 @@ def unsent_by_account(
 
 
 def oldest_replica(conn: Connection) -> int | None:
-    """Return the id of the replica that has been alive longest, or None."""
+    """Return the id of the oldest living replica, or None."""
     return min((each.id for each in replicas(conn) if not each.late_s), default=None)
 
 
 def unowned_accounts(conn: Connection) -> list[str]:
-    """Return the accounts for which no replica receives."""
+    """Return the accounts that no replica receives for."""
     found = conn.execute(
         select(adapter_lease.c.platform, adapter_lease.c.account).where(
             adapter_lease.c.owner.is_(None)
@@ -165,7 +165,7 @@ def unowned_accounts(conn: Connection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """A process that works on the database; `late_s`: how long its renewal is overdue, or 0."""
+    """A process on the database; `late_s` is the delay of its renewal in seconds."""
 
     id: int
     name: str

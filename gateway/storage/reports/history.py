@@ -1,7 +1,6 @@
-"""Reports for people and operators: chats on the web page, lineages, titles.
+"""Histories for people and operators: chats on the web page, lineages, titles.
 
-Only the title of a conversation's newest lineage is stored; those of earlier ones are read from
-their first questions.
+Only the newest lineage's title is stored; earlier titles are read from the first questions.
 """
 
 from collections.abc import Collection
@@ -52,7 +51,7 @@ SHOWN = ("sent", "pending", "sending", "unknown", "dead")
 
 
 def chats(conn: Connection, platform: str, account: str, user: str) -> list[ChatSummary]:
-    """Return the conversations of a single user, newest activity first."""
+    """Return a single user's conversations, newest activity first."""
     newest = and_(
         inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
@@ -73,7 +72,7 @@ def chats(conn: Connection, platform: str, account: str, user: str) -> list[Chat
 def accounts(conn: Connection) -> list[tuple[str, str, int]]:
     """Return all (platform, account, number of conversations) in the database."""
     account = (conversation.c.platform, conversation.c.account)
-    # A delegated child is not a chat of its account.
+    # Exclude delegated children, which are not chats.
     written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
     rows = conn.execute(written_in.group_by(*account).order_by(*account))
     return [(row[0], row[1], row[2]) for row in rows]
@@ -82,15 +81,15 @@ def accounts(conn: Connection) -> list[tuple[str, str, int]]:
 def items(
     conn: Connection, session_key: str, after_inbox: int, after_outbox: int
 ) -> list[ChatItem]:
-    """Return the messages after the two positions, answers after their questions.
+    """Return the items after two positions, answers after their questions.
 
-    An edit is an item of its own, with the `ref` of the message that it changes.
+    An edit is a separate item with the `ref` of the edited message.
     """
     rows = conn.execute(
         _ITEMS,
         {"session_key": session_key, "after_inbox": after_inbox, "after_outbox": after_outbox},
     ).all()
-    # Pages poll, and mostly nothing is new.
+    # Skip this for polls without new rows, which are the most common.
     files = _files(conn, session_key) if rows else ({}, {})
     found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
@@ -109,7 +108,7 @@ _asked = select(
 ).where(
     inbox.c.conversation.in_(_of_key),
     inbox.c.seq > bindparam("after_inbox"),
-    # A note for the agent, which no person has written.
+    # A note for the agent, not written by a person.
     inbox.c.kind != "correction",
 )
 _answered = select(
@@ -129,7 +128,7 @@ _answered = select(
 _ITEMS = union_all(_asked, _answered)
 
 _FilesOfChat = tuple[dict[int, tuple[ChatFile, ...]], dict[int, ChatFile]]
-"""A conversation's files, by message and by id."""
+"""A conversation's files by message and by id."""
 
 
 def _files(conn: Connection, session_key: str) -> _FilesOfChat:
@@ -159,7 +158,7 @@ def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
     return ChatItem(
         inbox_seq=row.inbox_seq,
         outbox_seq=row.outbox_seq,
-        # The file is shown in place of its label.
+        # The file replaces its label.
         markdown="" if shown else row.markdown,
         at=iso_time(row.at),
         notice=is_notice(row.source_key),
@@ -174,15 +173,15 @@ def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
 NOTICES = frozenset({
     "trouble", "hygiene", "clipped", "floor", "taken", "over", "kept", "removed",
 })  # fmt: skip
-"""Kinds of messages in addition to an answer, from the key of an outbox row (pipeline/turn.py,
+"""Kinds of rows besides answers, taken from their keys (gateway/pipeline/turn.py,
 gateway/pipeline/admission.py, gateway/agent_ports/tools.py)."""
 TO_OWNERS = (*outbox_rows.NOTICES, "pairing:")
 
 
 def is_notice(source_key: str) -> bool:
-    """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1".
+    """Whether a row precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1".
 
-    So do alerts in an owner's chat, which may come while they wait there.
+    Includes alerts in an owner's chat, which may come while the owner waits for an answer.
     """
     return _kind(source_key) in NOTICES or source_key.startswith(TO_OWNERS)
 
@@ -194,20 +193,19 @@ def _kind(source_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A conversation as `parley sessions list` shows it.
+    """A conversation in `parley sessions list`.
 
     Attributes:
-        thread: In its chat; None outside of threads.
-        sender: Its only user; None for one that several people share.
-        number: Of its active segment.
-        segments: How many there are, of all its lineages.
-        messages: Recorded so far, in view or not; those that retention has erased included.
-        last_at: When the newest message was recorded, or if it is erased its turn ended; seconds
-            since the epoch.
-        reported_tokens: What the model last reported for the view; None before its first answer.
-        estimated_tokens: The view's size after the last compaction, as estimated; None if the
-            active segment was not begun by one.
-        parent: The conversation whose turn began it, if it is a delegated child.
+        thread: Thread in its chat; None outside threads.
+        sender: Its only user; None if shared.
+        number: Number of its active segment.
+        segments: Number of segments in all lineages.
+        messages: Number of recorded messages, including erased ones.
+        last_at: Time of the newest message (its turn's end if erased), in seconds since the epoch.
+        reported_tokens: The model's last report for the view; None before its first answer.
+        estimated_tokens: Estimated view size after the compaction that began the active segment, if
+            any.
+        parent: The parent conversation of a delegated child.
     """
 
     id: int
@@ -227,9 +225,9 @@ class Overview:
 
 
 def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> list[Overview]:
-    """Return conversations, newest first, with delegated children.
+    """List conversations including delegated children, newest first.
 
-    `before`: only those that began before the one with this id.
+    `before` limits them to ids below it.
     """
     query = _overviews().order_by(conversation.c.id.desc()).limit(limit)
     if before is not None:
@@ -238,13 +236,13 @@ def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> l
 
 
 def overviews_of(conn: Connection, conversation_ids: Collection[int]) -> list[Overview]:
-    """Return those of these conversations that exist, in no order."""
+    """Return the existing ones of these conversations, unordered."""
     rows = conn.execute(_overviews().where(conversation.c.id.in_(conversation_ids)))
     return [Overview(*row) for row in rows]
 
 
 def overview(conn: Connection, conversation_id: int) -> Overview:
-    """Return one conversation; raises `NotFound` if it does not exist."""
+    """Return a conversation; raise `NotFound` if it does not exist."""
     row = conn.execute(_overviews().where(conversation.c.id == conversation_id)).one_or_none()
     if row is None:
         known = "`parley sessions list` shows them"
@@ -272,7 +270,7 @@ def _overviews() -> Select[Any]:
             active.c.number,
             segments,
             here.message_head,
-            # Retention may have erased the newest message; a new conversation has none yet.
+            # The newest message may be erased, and a new conversation has none.
             func.coalesce(message.c.at, newest_turn.scalar_subquery(), here.created_at),
             active.c.prompt_tokens,
             compaction.c.tokens_after,
@@ -286,12 +284,12 @@ def _overviews() -> Select[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment of a conversation's lineage; times are seconds since the epoch.
+    """A segment of a lineage; times are seconds since the epoch.
 
     Attributes:
-        title: Of its lineage; empty if nothing was asked in it.
-        plan: What it shows of the transcript.
-        compaction: The one that began it; None for a root and for what `/retry` began.
+        title: Title of its lineage; empty without a question.
+        plan: Its view of the transcript.
+        compaction: The compaction that began it; None for a root or after `/retry`.
     """
 
     id: int
@@ -334,7 +332,7 @@ _OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A row of the transcript; `body` has the message's exact bytes, `at` is in seconds."""
+    """A transcript row; `body` has the message's exact bytes, `at` is in seconds."""
 
     seq: int
     session_id: int
@@ -344,15 +342,15 @@ class Recorded:
 
 
 def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
-    """Return the conversations of a chat, by its platform's id: a group has one for each member."""
+    """Return the conversations of a chat by the platform's id; a group has one per member."""
     here = select(conversation.c.id).where(conversation.c.chat == chat)
     return list(conn.scalars(here.order_by(conversation.c.id)))
 
 
 def turn_in_chat(conn: Connection, chat: str, seq: int) -> dict[str, Any]:
-    """Return the turn of an entry in the web chat, with its usage.
+    """Return the turn of a web chat entry, with its usage.
 
-    All is None without a turn, as for a command; `usd` also if the price of a call is unknown.
+    All values are None without a turn, as for a command; `usd` also for an unknown price.
     """
     kinds = ("input", "output", "cache_read", "cache_write")
     row = conn.execute(
@@ -381,11 +379,11 @@ def recorded(
     before: int = END,
     limit: int,
 ) -> list[Recorded]:
-    """Return rows of the transcript in order, in view or not.
+    """Return transcript rows in order, in view or not.
 
     Args:
-        from_seq: First position to return; None for the newest ones.
-        before: Only those with a smaller position.
+        from_seq: First seq; None for the newest rows.
+        before: Exclusive upper limit of seqs.
     """
     columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
     here = (message.c.conversation == conversation_id, message.c.seq < before)
@@ -398,9 +396,9 @@ def recorded(
 
 
 def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
-    """Return the title of each segment's lineage, by the segment's id; empty for none.
+    """Return the title of each segment's lineage by segment id; may be empty.
 
-    The newest lineage has its conversation's title, an older one that of its first question.
+    The newest lineage has the conversation's title, an older one its first question's.
     """
     asked = {row.session_id: _title(row) for row in conn.execute(_first_questions(conversation_id))}
     segments = select(session.c.id, session.c.parent_session_id)
@@ -424,7 +422,7 @@ def _title(row: Row[Any]) -> str:
 
 
 def _first_questions(conversation_id: int) -> Select[Any]:
-    """Select the entry and file of the first question in each segment."""
+    """Select the first question's entry and file in each segment."""
     first = (
         select(message.c.session_id, func.min(message.c.turn_id).label("turn_id"))
         .where(message.c.conversation == conversation_id)
@@ -447,7 +445,7 @@ def _first_questions(conversation_id: int) -> Select[Any]:
 
 
 def speaker(message: ChatMessage) -> str:
-    """Name a message's speaker: the role, for a result its tool, and whether Parley wrote it."""
+    """Name a message's speaker: the role, a result's tool, and whether Parley wrote it."""
     if message["role"] == "tool":
         named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
         return printable(f"tool {named}".rstrip())
@@ -457,7 +455,7 @@ def speaker(message: ChatMessage) -> str:
 
 
 def standing(plan: ViewPlan, seq: int) -> str:
-    """Say in a few words how a plan shows a message."""
+    """Describe briefly how a plan shows a message."""
     if plan.shows(seq):
         kinds = [edit.kind for edit in plan.edits if edit.seq == seq]
         return f"in view, shortened ({', '.join(kinds)})" if kinds else "in view"
@@ -467,7 +465,7 @@ def standing(plan: ViewPlan, seq: int) -> str:
 
 
 def text_with_labels(message: ChatMessage) -> str:
-    """Return the text of a message, with labels for other parts."""
+    """Return a message's text with labels for other parts."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""

@@ -1,8 +1,8 @@
-"""The ledger, one row for each call of a model, and the one query of money over it.
+"""The ledger with one row per model call, and the query of costs over it.
 
-Rows are kept however the turn ends, until its conversation is erased or `retention.ledger_days`
-are over. Budgets, quotas, `/usage`, `/insights`, `parley usage`, the console, doctor and `/metrics`
-read them.
+Rows stay regardless of the turn's outcome, until the conversation is erased or
+`retention.ledger_days` have passed. Budgets, quotas, `/usage`, `/insights`, `parley usage`, the
+console, doctor and `/metrics` read them.
 """
 
 from collections import defaultdict
@@ -21,9 +21,9 @@ from gateway.storage.conversation import conversations
 from gateway.storage.schema import known_place, ledger, now_s, turn
 
 RECENT_CALLS = 200
-"""Newest calls of a conversation that `/usage` compares, and whose sizes its page draws."""
+"""Number of newest calls compared by `/usage` and charted by the console."""
 BACKGROUND = "(background)"
-"""Outcome of calls outside of turns, such as summaries that were written ahead."""
+"""Outcome label of calls outside turns, such as prepared summaries."""
 TOKENS = tuple(each.name for each in fields(Usage))
 
 By = Literal["model", "provider_model", "sender", "conversation", "outcome"]
@@ -31,13 +31,13 @@ By = Literal["model", "provider_model", "sender", "conversation", "outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Spent(Summed):
-    """The sum of some calls, including those for summaries and those without an answer.
+    """The sum of calls, including summaries and calls without an answer.
 
     Attributes:
-        usd: Of the calls whose price is known.
-        unknown_calls: Calls that are not in `usd`.
-        estimated_calls: Calls in `usd` whose tokens Parley counted.
-        compared_calls: Answers whose prompts were compared with the least possible cost
+        usd: Cost of the calls with known prices.
+        unknown_calls: Number of calls not included in `usd`.
+        estimated_calls: Number of calls in `usd` with estimated tokens.
+        compared_calls: Number of answers whose prompts were compared with the lowest possible cost
             (agent/money/cache_simulator.py).
     """
 
@@ -52,33 +52,34 @@ class Spent(Summed):
 
     @property
     def cost(self) -> str:
-        """The sum for people, such as "~$1.20 + 3 calls of unknown price"."""
+        """The formatted sum, such as "~$1.20 + 3 calls of unknown price"."""
         return sum_text(self.usd, self.unknown_calls, estimated=self.estimated_calls > 0)
 
     @property
     def hit_ratio(self) -> float | None:
-        """Share of the prompt tokens that came from a cache; None if nothing was read."""
+        """Share of prompt tokens read from a cache; None without prompt tokens."""
         read = self.usage.prompt_tokens
         return self.usage.cache_read_tokens / read if read else None
 
     @property
     def least_ratio(self) -> float | None:
-        """Billed ÷ least, 1 or more; None if nothing was compared.
+        """Billed ÷ lowest possible, at least 1; None if nothing was compared.
 
-        The least writes every new token; not writing the end of a conversation may be even cheaper.
+        The lowest cost assumes that every new token is written to the cache; skipping a
+        conversation's end may be even cheaper.
         """
         return max(self.billed_usd / self.least_usd, 1.0) if self.least_usd else None
 
 
 class Where(NamedTuple):
-    """Conditions on calls.
+    """Filters of calls.
 
     Attributes:
-        since: Seconds since the epoch, included; `until` is excluded.
+        since: Seconds since the epoch, inclusive; `until` is exclusive.
         sender: "platform:sender id".
-        session: A segment of the conversation.
-        children: Calls of the conversation's delegated children instead of its own.
-        newest: Only so many of the newest reported answers.
+        session: Only calls in this segment.
+        children: Whether to select delegated children's calls instead of its own.
+        newest: Only this many newest reported answers.
     """
 
     since: float = 0.0
@@ -92,23 +93,23 @@ class Where(NamedTuple):
 
 
 class CachePrices(NamedTuple):
-    """The rules and prices of a model from which the least cost of prompts follows."""
+    """A model's cache rules and prices, which determine the lowest prompt cost."""
 
     rules: CacheRules
     prices: Prices
 
     @classmethod
     def of(cls, facts: ModelFacts) -> "CachePrices | None":
-        """Return the prices of a model; None if prompts are free or the price is unknown."""
+        """Return a model's prices; None if prompts are free or the price is unknown."""
         if facts.prices is None or not facts.prices.input:
             return None
         return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
 
 
 KnownRates = Callable[[str], CachePrices | None]
-"""Rates of a model by its name, if known."""
+"""Returns a model's rates by name, if known."""
 Rates = Mapping[tuple[str, str], CachePrices]
-"""Rates of the models whose prompts are compared, by provider and name."""
+"""Rates of the compared models by (provider, name)."""
 
 
 def spent(
@@ -120,11 +121,11 @@ def spent(
     limit: int | None = None,
     after: str | None = None,
 ) -> dict[str, Spent]:
-    """Return the sums of calls by name, the dearest first; "?" is an unknown sender.
+    """Return the sums of calls by name, highest cost first; "?" is an unknown sender.
 
     Args:
-        rates: Prompts of these models are compared with the least possible; see `rates_of`.
-        limit: Only so many names, those after `after`; raises `NotFound` if that does not exist.
+        rates: Models whose prompts are compared with the lowest possible cost; see `rates_of`.
+        limit: Most names, after the name `after`; raises `NotFound` if that does not exist.
     """
     rates, its = rates or {}, _conditions(where)
     keys = [] if limit is None else _dearest(conn, by, its, limit, after)
@@ -134,14 +135,14 @@ def spent(
     query = select(_NAMES[by].label("name"), ledger.c.provider, ledger.c.model, *SUMS)
     query = query.add_columns(*_compared(rates)).where(*its)
     if by == "outcome":
-        # Calls of turns that were erased are left out.
+        # Excludes calls of erased turns.
         query = query.outerjoin_from(ledger, turn, turn.c.id == ledger.c.turn_id)
         query = query.where(ledger.c.turn_id.is_(None) | turn.c.id.is_not(None))
     found: defaultdict[str, Spent] = defaultdict(Spent)
     for row in conn.execute(query.group_by("name", ledger.c.provider, ledger.c.model)):
         found[_named(row.name)] += _part(row, rates.get((row.provider, row.model)))
     if limit is None:
-        # Rounded: sums of fractions depend on their order.
+        # Rounded, since float sums depend on their order.
         sums = (
             (-round(each.usd, 12), -each.usage.prompt_tokens, name) for name, each in found.items()
         )
@@ -152,7 +153,7 @@ def spent(
 def _dearest(
     conn: Connection, by: By, its: Iterable[ColumnElement[bool]], limit: int, after: str | None
 ) -> list[Any]:
-    """Return a page of names as stored, the dearest first, without reading other sums."""
+    """Return a page of stored names, highest cost first, without reading other sums."""
     name = _NAMES[by].label("name")
     usd = func.round(func.coalesce(func.sum(ledger.c.usd), 0.0) * 1e12)
     order = (usd.desc(), func.sum(_prompt).desc(), name)
@@ -188,14 +189,14 @@ def total(conn: Connection, where: Where, rates: Rates | None = None) -> Spent:
 
 
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
-    """Return the dollars of `spent`, from an index alone: read before every call of a model."""
+    """Return only the dollars of `spent`, from an index, since every model call reads it."""
     if sender is None:
         return conn.scalar(_SPENT_SINCE, {"since": since}) or 0.0
     return conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "since": since}) or 0.0
 
 
 def usd_by_sender(conn: Connection, since: float) -> dict[str, float]:
-    """Return dollars by sender, the dearest first, from an index; "" is background work."""
+    """Return dollars by sender from an index, highest first; "" is background work."""
     usd = func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd")
     query = select(ledger.c.sender, usd).where(ledger.c.at >= since).group_by(ledger.c.sender)
     rows = conn.execute(query.order_by(usd.desc(), ledger.c.sender))
@@ -224,7 +225,7 @@ def _conditions(where: Where) -> list[ColumnElement[bool]]:
     if where.turn is not None:
         its.append(ledger.c.turn_id == where.turn)
     if where.newest is not None:
-        # In the order of an index: no other call is read.
+        # In index order, so that no other call is read.
         newest = ledger.c.turn_id.desc(), ledger.c.id.desc()
         ids = select(ledger.c.id).where(*its, _is_answer).order_by(*newest).limit(where.newest)
         its = [ledger.c.id.in_(ids.correlate(None))]
@@ -240,7 +241,7 @@ SUMS = (
     (func.count(ledger.c.id) - func.count(ledger.c.usd)).label("unknown_calls"),
     func.count().filter(_is_estimated).label("estimated_calls"),
 )
-"""Sums over rows of the ledger."""
+"""Sums over ledger rows."""
 _prompt = (
     ledger.c.input_tokens
     + ledger.c.cache_read_tokens
@@ -252,9 +253,9 @@ _known = case((_before > ledger.c.cache_read_tokens, _before), else_=ledger.c.ca
 
 
 def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
-    """Return the rates of the `known` models whose prompts can be compared.
+    """Return the known rates of models with comparable prompts.
 
-    A model without breakpoints that has reported no cached tokens may have no cache: left out.
+    Omits models without breakpoints and without reported cached tokens, which may have no cache.
     """
     models = (ledger.c.provider, ledger.c.model)
     cached = func.max(case((_prompt > ledger.c.input_tokens, 1), else_=0)).label("cached")
@@ -268,12 +269,11 @@ def rates_of(conn: Connection, where: Where, known: KnownRates) -> Rates:
 
 
 def _compared(rates: Rates) -> Iterable[ColumnElement[Any]]:
-    """Yield sums from which the least possible bill follows, by sizes alone.
+    """Yield sums that determine the lowest possible bill from sizes alone.
 
-    A prompt at least as long as the one before counts as beginning with all of it; after a
-    compaction and more new text the least is therefore too small. A shorter prompt (a compaction, a
-    new session, a retry) counts as new but for what was read; if it was not new, the least is too
-    large.
+    A prompt at least as long as the previous one is assumed to extend it, so after a compaction
+    plus longer new text the result is too low. A shorter prompt (a compaction, a new session, a
+    retry) counts as new except for read tokens; if it was not new, the result is too high.
     """
     if not rates:
         return
@@ -305,7 +305,7 @@ def _part(row: Row[Any], known: CachePrices | None) -> Spent:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a model as the ledger has it; `usd` is None for an unknown price."""
+    """A model call from the ledger; `usd` is None for an unknown price."""
 
     call_id: str | None
     turn_id: int | None
@@ -331,7 +331,7 @@ def calls_of_turns(conn: Connection, conversation_id: int, turn_ids: Iterable[in
 
 
 def recent_answers(conn: Connection, conversation_id: int) -> list[Call]:
-    """Return the newest `RECENT_CALLS` reported answers of a conversation, in order."""
+    """Return a conversation's newest `RECENT_CALLS` reported answers in order."""
     return _calls(conn, _conditions(Where(conversation=conversation_id, newest=RECENT_CALLS)))
 
 
@@ -345,7 +345,7 @@ def _calls(conn: Connection, where: Iterable[ColumnElement[bool]]) -> list[Call]
 
 
 def first_call_at(conn: Connection) -> float | None:
-    """Return when the first call was made, in seconds since the epoch, or None."""
+    """Return the time of the first call in seconds since the epoch, or None."""
     first: float | None = conn.scalar(select(func.min(ledger.c.at)))
     return first
 
@@ -360,14 +360,14 @@ def book(
     sender: str,
     calls: Sequence[ModelCall],
 ) -> None:
-    """Enter calls, except those that the turn has entered before.
+    """Book calls, except those already booked by the turn.
 
-    Nothing if the conversation has been erased. Not fenced: the money was spent even if the lease
-    was lost.
+    Does nothing if the conversation was erased. Not fenced, since the money was spent even if the
+    lease was lost.
 
     Args:
         turn_id: None for background work.
-        sender: Owner of the budget, "platform:sender id"; "" if unknown.
+        sender: Whose budget to charge, "platform:sender id"; "" if unknown.
     """
     if not calls or not conversations.exists(conn, conversation_id):
         return
@@ -387,7 +387,7 @@ def append(
     sender: str,
     calls: Sequence[ModelCall],
 ) -> None:
-    """Enter at least one new call; the caller holds the conversation's fence."""
+    """Book one or more new calls; the caller holds the conversation's fence."""
     of_all = {"conversation": conversation_id, "turn_id": turn_id, "sender": sender}
     conn.execute(
         _INSERT,
@@ -399,10 +399,10 @@ def append(
     )
 
 
-# Parameters have names of their own: SQLAlchemy keeps those of columns for new values.
+# Parameters need other names, since SQLAlchemy reserves column names for new values.
 _earlier = ledger.alias()
 _PROMPT_BEFORE = (
-    # The newest answer in the same cache, mostly the newest call of all, in the order of the index.
+    # The newest answer in the same cache, usually the newest call, in index order.
     select(
         _earlier.c.input_tokens
         + _earlier.c.cache_read_tokens
@@ -442,7 +442,7 @@ def _entry(call: ModelCall) -> dict[str, Any]:
 
 
 def chosen_or_answered(conn: Connection, conversation_id: int, provider: str, model: str) -> int:
-    """Return the newest turn in which `/model` chose a model or this one answered; 0 for none."""
+    """Return the newest turn in which `/model` chose a model or this model answered, or 0."""
     calls = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
     answers = and_(
         ledger.c.provider == provider, ledger.c.model == model, ledger.c.purpose == "answer"

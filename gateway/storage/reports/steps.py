@@ -1,8 +1,8 @@
-"""Work of turns: a page of a conversation with its calls and sends; the trail of tool calls.
+"""The work of turns: a conversation page with calls and sends, and the list of tool calls.
 
-The console reads a page of the transcript by `seq`, then the rows of the turns of its messages. The
-trail is read from the journal, inquiries and the transcript: a call is in it as soon as a person is
-asked about it, or it begins to run, or it is refused.
+The console reads a transcript page by `seq`, then the rows of its turns. The list of tool calls
+combines journal, inquiries and transcript: it contains a call as soon as a person is asked about
+it, it starts, or it is refused.
 """
 
 from collections import Counter, defaultdict
@@ -33,16 +33,16 @@ from gateway.storage.schema import (
 )
 
 MOST_ASKED = 500
-"""Inbox rows of one page."""
+"""Most inbox rows per page."""
 COMMANDS = 60
-"""Turns of commands on one page."""
+"""Most command turns per page."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
     """A turn; times are in seconds since the epoch.
 
-    `first_seq`: the first entry of the inbox that it answers, which names its trace.
+    `first_seq` is the first inbox entry that it answers, which identifies its trace.
     """
 
     id: int
@@ -61,8 +61,8 @@ class Sent:
     """An outbox row.
 
     Attributes:
-        next_at: When a waiting row is tried again; 0 before the first try.
-        error: Of the last try.
+        next_at: Time of a waiting row's next attempt; 0 before the first.
+        error: Error of the last attempt.
     """
 
     turn_id: int
@@ -84,13 +84,14 @@ def turns(conn: Connection, ids: Iterable[int]) -> list[TurnRow]:
 def turns_of_commands(
     conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
 ) -> list[TurnRow]:
-    """Return the newest `COMMANDS` turns of commands on a page, in order.
+    """Return a page's newest `COMMANDS` command turns in order.
 
-    They have no message in the transcript. Those before its first turn are on the page before.
+    They have no transcript messages. Those before the page's first turn belong to the previous
+    page.
     """
 
     def newest_at(seq: int) -> Any:
-        # Imported messages, and examples, have no turn.
+        # Imported messages and examples have no turn.
         here = (message.c.conversation == conversation_id, message.c.seq <= seq)
         said = select(message.c.turn_id).where(*here, message.c.turn_id.is_not(None))
         return func.coalesce(said.order_by(message.c.seq.desc()).limit(1).scalar_subquery(), 0)
@@ -111,7 +112,7 @@ def _of(table: Any, row: Any) -> list[Any]:
 def received(
     conn: Connection, conversation_id: int, turn_ids: Sequence[int]
 ) -> tuple[list[InboxEntry], list[StoredFile]]:
-    """Entries that turns answer, with those in between, and the files of both and of turns."""
+    """Return the entries answered by turns and those in between, with all their files."""
     spans = select(turn.c.first_seq, turn.c.upto_seq).where(turn.c.id.in_(turn_ids))
     found = conn.execute(spans).all()
     if not found:
@@ -150,7 +151,7 @@ def sends_of(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
 
 
 def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
-    """Return the ranges of seqs that one plan shows and the next one does not."""
+    """Return the seq ranges shown by one plan but not by the next."""
     gone = shown_ranges(before)
     for kept in shown_ranges(after):
         gone = [part for span in gone for part in without(kept, span)]
@@ -160,7 +161,7 @@ def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
 def messages_within(
     conn: Connection, conversation_id: int, ranges: Iterable[tuple[int, int]], limit: int
 ) -> list[Recorded]:
-    """Return the first `limit` messages of ranges of seqs, in order."""
+    """Return the first `limit` messages of seq ranges in order."""
     found: list[Recorded] = []
     for low, high in ranges:
         if left := limit - len(found):
@@ -179,21 +180,21 @@ NOT_RUN = frozenset({"refused", "vetoed", "denied"})
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One tool call; times in seconds since the epoch.
+    """A tool call; times in seconds since the epoch.
 
     Attributes:
-        at: When it began to run, was refused, or a person was asked about it.
-        effect: Of the tool; "none" for a call that did not run, or not yet.
+        at: When it started, was refused, or a person was asked.
+        effect: The tool's effect; "none" for a call that has not run.
         decision: "not asked"; refused (by the sender's rights), vetoed (by a plugin), denied,
             expired; once or conversation (an approval); waiting, cancelled; answered (a question).
-        by: The person who decided, "platform:sender id", or empty.
-        outcome: As in the journal. Of a call without a result: "running", or empty before it has
-            begun; "cut off" or "not run" once its turn has ended.
-        arguments: JSON as the model gave it.
-        senders: Of the words in the turn.
-        number: The call's number in its turn, from 0 on; with `turn` it names the call.
-        seq: Of the message that asked for it; 0 if that is erased.
-        said: The result of a failed call, unless it is long.
+        by: Who decided, "platform:sender id", or empty.
+        outcome: The journal's status. Without a result: "running", empty before the start, or "cut
+            off" / "not run" after the turn's end.
+        arguments: The model's JSON.
+        senders: Senders of the turn's texts.
+        number: The call's index in its turn; with `turn` it identifies the call.
+        seq: Seq of the requesting message; 0 if erased.
+        said: A failed call's result, unless long.
     """
 
     at: float
@@ -220,13 +221,13 @@ def calls(
     tool: str | None = None,
     before: tuple[int, int] | None = None,
 ) -> list[AuditRow]:
-    """Return the newest tool calls: the newest turn first, and within a turn the newest call first.
+    """List tool calls, newest turn first and newest call first within a turn.
 
     Args:
-        conversation: Only of this one and its delegated children.
-        before: (turn, number): only calls of earlier turns, and those before this one of its turn.
+        conversation: Only this conversation and its delegated children.
+        before: (turn, number) of the call before the page.
     """
-    # A page may end within a turn: the next one begins with the rest of it.
+    # A page may end within a turn; the next one continues it.
     turn_id, upto = before or (LARGEST_ID, 0)
     found = _calls_of(conn, [turn_id], tool, upto) if upto else []
     while len(found) < limit and (ids := _turns(conn, limit, conversation, tool, turn_id)):
@@ -245,7 +246,7 @@ def _calls_of(
     asked = select(inquiry).where(inquiry.c.turn_id.in_(turn_ids))
     is_short = func.length(message.c.body) < LONGEST_ERROR
     given = select(message.c.turn_id, message.c.seq, message.c.role, message.c.body).where(
-        # There is no index by turns.
+        # No index by turn exists.
         message.c.conversation.in_({each.conversation for each in rows}),
         message.c.turn_id.in_(turn_ids),
         or_(message.c.role == "assistant", and_(message.c.role == "tool", is_short)),
@@ -255,7 +256,7 @@ def _calls_of(
     found: list[AuditRow] = []
     for current in rows:
         its = _of_turn(current, *(each[current.id] for each in parts))
-        # Before filtering: a number names the same call under every filter.
+        # Before filtering, so that a number identifies the same call under every filter.
         ordered = enumerate(sorted(its, key=lambda row: row.at))
         numbered = [replace(row, number=n) for n, row in ordered][:upto]
         found += [row for row in reversed(numbered) if tool in {None, row.tool}]
@@ -272,12 +273,12 @@ def _by_turn(conn: Connection, query: Any) -> Mapping[int, Sequence[Any]]:
 def _turns(
     conn: Connection, limit: int, conversation_id: int | None, tool: str | None, before: int
 ) -> list[int]:
-    """Return the newest turns before one that can hold such calls, newest first."""
+    """Return turns before a given one that may contain such calls, newest first."""
     ids: set[int] = set()
     most = min(limit, MOST_TURNS)
     for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
         query = select(table.c.turn_id).where(table.c.turn_id < before)
-        # In the words of ix_step_tool: else SQLite would read the steps of models as well.
+        # Same condition as ix_step_tool; otherwise SQLite would read model steps as well.
         if table is step:
             query = query.where(is_of_tool)
         if tool is not None:
@@ -303,7 +304,7 @@ def _of_turn(
     for row in sorted(steps, key=lambda row: row.n):
         key = _key(row.call_id, seen)
         ran = _row(current, row, asked.pop(key, None), given.get(key, ("", 0)))
-        # Some models give the same id to several calls: then their results cannot be told apart.
+        # Some models reuse an id for several calls, whose results cannot be distinguished.
         is_told = ran.outcome == "error" and ids[row.call_id] == 1
         yield replace(ran, said=results.get(row.call_id, "")) if is_told else ran
     for key, question in asked.items():
@@ -311,7 +312,7 @@ def _of_turn(
 
 
 def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
-    """Return arguments and message seq of each call of a turn, by the call's name in inquiries."""
+    """Return arguments and message seq of a turn's calls by call key."""
     seen: Counter[str] = Counter()
     return {
         _key(call["id"], seen): (call["function"]["arguments"], row.seq)
@@ -322,7 +323,7 @@ def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
 
 
 def _key(call_id: str, seen: Counter[str]) -> str:
-    """Return the name of the next call with an id, as `turn_journal.call_key` does."""
+    """Return the key of the next call with an id, like `turn_journal.call_key`."""
     seen[call_id] += 1
     return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
 
@@ -331,7 +332,7 @@ def _row(
     current: Row[Any], ran: Row[Any] | None, asked: Row[Any] | None, given: tuple[str, int]
 ) -> AuditRow:
     first: Any = asked if ran is None else ran
-    # With the effect "none" a call without a result did not begin.
+    # The effect "none" marks a call that did not start.
     effect = "none" if ran is None else ran.effect
     if ran is not None and ran.state == "done":
         outcome = str(orjson.loads(ran.result)["status"])

@@ -1,7 +1,7 @@
-"""The usage of conversations, and the fill of their windows.
+"""Conversations' usage and window fill.
 
-`/status`, `/usage` and `/insights` are answered while a message is admitted, so only sums, figures
-of the newest calls, and names of commands are read here.
+`/status`, `/usage` and `/insights` are answered during admission, so these functions read only
+sums, figures of the newest calls, and command names.
 """
 
 import math
@@ -27,13 +27,13 @@ HOUSEKEPT = (
     "model_unknown",
     "model_refused",
 )
-"""Outcomes of the turns of `/compress` and `/model`, which are not counted as answers."""
+"""Outcomes of `/compress` and `/model` turns, which do not count as answers."""
 Source = Literal["reported", "estimated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The usage of turns, with their background work; `saved_tokens`: estimates of compactions."""
+    """Usage of turns with background work; `saved_tokens` is estimated by compactions."""
 
     turns: int = 0
     tool_calls: int = 0
@@ -44,15 +44,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """The content of `/usage`.
+    """The data of `/usage`.
 
     Attributes:
-        segment: The turns that ended or are running in the active segment, and the compaction that
-            began it; without background work.
-        whole: The whole conversation, without its delegated children.
-        delegated: Those children.
-        last_turn: The newest turn that asked a model.
-        compared: The newest answers, compared with the least that their prompts could have cost.
+        segment: The turns of the active segment and the compaction that began it, without
+            background work.
+        whole: The whole conversation without delegated children.
+        delegated: The delegated children.
+        last_turn: The newest turn with a model call.
+        compared: The newest answers, compared with the lowest possible prompt cost.
     """
 
     segment: Figures
@@ -68,14 +68,14 @@ class ContextFill:
     """The state of a conversation's view.
 
     Attributes:
-        messages: Recorded so far, in view or not.
-        session_id: The active segment, and its `number` in the lineage.
-        title: Of that segment ("Title #2"); empty for none.
-        tokens: The size of its view.
-        source: reported: the model's last report, and an estimate of newer messages; estimated:
+        messages: Number of recorded messages, in view or not.
+        session_id: The active segment; `number` is its position in the lineage.
+        title: The segment's title ("Title #2"); may be empty.
+        tokens: Size of the view.
+        source: "reported": the model's last report plus an estimate of newer messages; "estimated":
             without a report.
-        compactions: So far, in the whole conversation.
-        answered_by: The model that last reported, as it is booked, if any.
+        compactions: Number of compactions in the whole conversation.
+        answered_by: Ledger name of the model that last reported, if any.
     """
 
     conversation: int
@@ -92,7 +92,7 @@ class ContextFill:
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
     """Return the state of a conversation's view.
 
-    `fixed_tokens`: estimate of system prompt and tool schemas, which every request begins with.
+    `fixed_tokens` estimates the system prompt and tool schemas of every request.
     """
     here = sessions.active(conn, conversation_id)
     place = conversations.get(conn, conversation_id)
@@ -111,7 +111,7 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
 
 
 def newest_outcome(conn: Connection, conversation_id: int) -> str | None:
-    """Return the outcome of the newest turn ("running" while it runs), or None without a turn."""
+    """Return the newest turn's outcome or "running"; None without turns."""
     ended = select(func.coalesce(turn.c.outcome, turn.c.state))
     newest = ended.where(turn.c.conversation == conversation_id).order_by(turn.c.id.desc())
     outcome: str | None = conn.scalar(newest.limit(1))
@@ -123,7 +123,7 @@ def _context(conn: Connection, here: Session, fixed_tokens: int) -> tuple[int, S
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
         added = tokens_shown(conn, here.conversation, here.plan, from_seq=here.prompt_upto_seq + 1)
         return covered + _scaled(here, added), "reported"
-    # Compactions before the newest root say nothing about this view.
+    # Ignore compactions before the newest root.
     roots = (session.c.conversation == here.conversation, session.c.parent_session_id.is_(None))
     root = select(func.max(session.c.id)).where(*roots).scalar_subquery()
     columns = (compaction.c.tokens_after, compaction.c.child_session_id)
@@ -144,9 +144,9 @@ def _scaled(here: Session, tokens: int) -> int:
 def report(
     conn: Connection, conversation_id: int, session_id: int, known: KnownRates | None = None
 ) -> UsageReport:
-    """Return the usage of a conversation, its running turn included.
+    """Return a conversation's usage, including its running turn.
 
-    `known`: rates of models; without them nothing is compared.
+    Without the rates in `known` nothing is compared.
     """
     here = Where(conversation=conversation_id)
     models = spending.spent(conn, "model", here)
@@ -194,7 +194,7 @@ def _figures(
 
 
 def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tuple[int, int]:
-    """Return the number of compactions, repairs excluded, and the tokens they took out of view."""
+    """Return the number of compactions (without repairs) and the tokens they removed."""
     saving = compaction.c.tokens_before - compaction.c.tokens_after
     query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
         compaction.c.conversation == conversation_id, compaction.c.trigger != "repair"
@@ -207,12 +207,12 @@ def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """The turns of a conversation since a point in time.
+    """A conversation's turns since a time.
 
     Attributes:
-        outcomes: Numbers of turns by outcome; unfinished ones are "running".
-        models: By model, the dearest first.
-        durations_s: Of ended turns, from their beginning, waits included; ascending.
+        outcomes: Number of turns by outcome; unfinished ones are "running".
+        models: Spending by model, highest first.
+        durations_s: Durations of ended turns including waits, ascending.
     """
 
     outcomes: Counter[str]
@@ -221,8 +221,8 @@ class Insights:
     durations_s: Sequence[float]
 
     def duration_s(self, share: float) -> float | None:
-        """Return the time within which this share of the turns ended; None without turns."""
-        # The nearest rank: the time of a turn, not one between two.
+        """Return the time within which this share of turns ended; None without turns."""
+        # The nearest rank, so the time of an actual turn.
         rank = math.ceil(share * len(self.durations_s))
         return self.durations_s[max(rank, 1) - 1] if self.durations_s else None
 
@@ -230,7 +230,7 @@ class Insights:
 def insights(
     conn: Connection, conversation_id: int, since: float, left_out: Collection[str]
 ) -> Insights:
-    """Return the insights of the turns that began since, except those of commands `left_out`."""
+    """Return the insights of turns since a time, except those of the commands `left_out`."""
     query = select(
         func.coalesce(turn.c.outcome, turn.c.state).label("outcome"),
         (
@@ -257,10 +257,10 @@ def insights(
 
 
 def by_outcome(conn: Connection, since: float) -> dict[str, tuple[int, Spent]]:
-    """Return the number and spending of turns by outcome, most frequent first.
+    """Return number and spending of turns by outcome, most frequent first.
 
-    Turns are those that began since or made calls since, so that the sums are those of the other
-    groupings. Unfinished turns are "running". Last comes `BACKGROUND`, if there is any.
+    Includes turns that started or made calls since the time, so the sums equal those of other
+    groupings. Unfinished turns are "running". `BACKGROUND`, if any, comes last.
     """
     ended = func.coalesce(turn.c.outcome, turn.c.state)
     called = select(ledger.c.turn_id).where(ledger.c.at >= since)
