@@ -1,1 +1,1 @@
-"""Backups of a home, their restoring, and the erasing of old data."""
+"""Backup, restore, and erasure of old data."""

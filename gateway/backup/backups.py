@@ -1,8 +1,8 @@
-"""Backups: the database, the home's files and the workspaces in one folder, whole or not there.
+"""Backups: the database, the home's files and the workspaces in one folder, created atomically.
 
-A backup is a folder `parley-<time>`. It is written under another name, read again, and renamed: the
-next backup removes the leftovers of a kill or a full disk. `backup.json` lists its files with their
-checksums. Restoring: gateway/backup/restoring.py.
+A backup is a folder `parley-<time>`. It is written under another name, verified, and renamed; the
+next backup removes leftovers of a kill or a full disk. `backup.json` lists its files with
+checksums. gateway/backup/restoring.py restores it.
 """
 
 import asyncio
@@ -59,26 +59,26 @@ _TIME = "%Y%m%dT%H%M%S"
 _UNFINISHED = ".unfinished-"
 _REMOVED = ".removed-"
 _OURS = re.compile(rf"{_NAME.pattern}$|{'|'.join(map(re.escape, (_UNFINISHED, _REMOVED, LOCK)))}")
-"""Names in a folder of backups; no other backup contains them."""
+"""Our entries in a folder of backups, which no backup includes."""
 _MOST_LIST_BYTES = 200_000_000
-"""More than a million files."""
+"""Largest list of files, in bytes: more than a million files."""
 _NAMED = 5
-"""This many of the entries that were left out are named; `backup.json` has the others."""
+"""Number of skipped entries to name; `backup.json` lists all."""
 LOOK_EVERY_S = 60.0
 RETRY_AFTER_S = 900.0
-"""Pause after a backup that failed."""
+"""Pause after a failed backup, in seconds."""
 HOUR_S = 3600.0
 _SKEW_S = HOUR_S
-"""Another machine's clock may be ahead by this."""
+"""Accepted clock skew of another machine."""
 _LATE = 1.5
-"""A backup older than `backup.every_h` times this is overdue."""
+"""Multiple of `backup.every_h` after which a backup is overdue."""
 FIRST_WITHIN_S = HOUR_S
-"""The first backup is due at once, and was tried four times by then."""
+"""Time limit for the first backup, which is due at once and tried four times by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A whole backup; `manifest` is its `backup.json`."""
+    """A complete backup; `manifest` is its `backup.json`."""
 
     path: Path
     at: datetime
@@ -87,13 +87,13 @@ class Backup:
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """What could not be copied, and why; empty for backups of older versions."""
+        """Skipped entries with reasons; empty for backups of older versions."""
         found: Mapping[str, str] = self.manifest.get("left_out", {})
         return found
 
     @property
     def lacks(self) -> str:
-        """What could not be copied, in words; "" if there is none."""
+        """A text about skipped entries; "" without any."""
         if not self.left_out:
             return ""
         first = [f"{name} ({why})" for name, why in islice(self.left_out.items(), _NAMED)]
@@ -101,15 +101,15 @@ class Backup:
         return f"not in it, as it could not be copied: {', '.join(first)}{more}"
 
     def age_s(self, now: datetime) -> float:
-        """Return its age, at least 0, even if the clock was changed."""
+        """Return the age in seconds, at least 0 even if the clock was changed."""
         return max((now - self.at).total_seconds(), 0.0)
 
 
 def newest(to: Path | None) -> Backup | None:
-    """Return the newest whole backup in a folder, or None.
+    """Return the newest complete backup in a folder, or None.
 
-    One from the future, by a wrong clock, does not count: else no other one would be made until
-    then, and without a finding.
+    Ignores a backup from the future, due to a wrong clock, which would silently prevent others
+    until then.
     """
     latest = datetime.now(UTC) + timedelta(seconds=_SKEW_S)
     found = _found(to) if to is not None else ()
@@ -119,8 +119,8 @@ def newest(to: Path | None) -> Backup | None:
 def newest_age_s(to: Path) -> float | None:
     """Return the age of the newest backup, or None.
 
-    Called every few seconds, and a list may have megabytes: the name of a whole backup and the
-    presence of a list are enough here.
+    Called every few seconds, so it only checks names and the presence of lists, which may have
+    megabytes.
     """
     now = datetime.now(UTC)
     times = (_begun(each) for each in _named(to) if (each / MANIFEST).is_file())
@@ -129,9 +129,9 @@ def newest_age_s(to: Path) -> float | None:
 
 
 def overdue_s(settings: Settings, running_s: float) -> float | None:
-    """Return how long there has been no new backup if that is too long, else None.
+    """Return the time since the last backup if overdue, else None.
 
-    If there never was one: `running_s`, the age of the process, or 0 within `FIRST_WITHIN_S`.
+    Without any backup, `running_s` (the process age) counts after `FIRST_WITHIN_S`.
     """
     to = folder_of(settings)
     if to is None:
@@ -162,7 +162,7 @@ def _begun(path: Path) -> datetime | None:
 
 
 def read(path: Path) -> Backup | None:
-    """Return a folder's backup by its list, or None if it has no valid one."""
+    """Return a folder's backup by its list; None without a valid list."""
     file = path / MANIFEST
     try:
         if not is_plain(file) or file.stat().st_size > _MOST_LIST_BYTES:
@@ -170,7 +170,7 @@ def read(path: Path) -> Backup | None:
         told = orjson.loads(file.read_bytes())
         size = sum(each.get("bytes", 0) for each in told["files"].values())
         began = _begun(path) or datetime.strptime(told["at"], _TIME).replace(tzinfo=UTC)
-        # A stranger may have written it.
+        # The list may be forged.
         texts = (told["version"], told["database"], told["revision"] or "")
         sums = (each.get("sha256", each.get("link")) for each in told["files"].values())
         reasons = told.get("left_out", {}).values()
@@ -181,12 +181,12 @@ def read(path: Path) -> Backup | None:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a path is a regular file, and not a link to one."""
+    """Whether a path is a regular file and not a link."""
     return path.is_file() and not path.is_symlink()
 
 
 def folder_of(settings: Settings) -> Path | None:
-    """Return the settings' folder of backups, relative to PARLEY_HOME, or None."""
+    """Return the configured folder of backups, resolved against PARLEY_HOME, or None."""
     to = settings.backup.to
     return None if to is None else settings.home / to.expanduser()
 
@@ -194,14 +194,14 @@ def folder_of(settings: Settings) -> Path | None:
 def make(
     settings: Settings, to: Path, keep: int | None = None, stopped: Stopped = lambda: False
 ) -> Backup:
-    """Make a backup, also while a gateway runs; blocking, for as long as the copy takes.
+    """Make a backup, even while a gateway runs; blocks until the copy is complete.
 
     Args:
-        keep: Number of whole backups that stay, including this one; None: all.
-        stopped: Asked now and again; on True nothing is kept.
+        keep: Number of complete backups to keep, including this one; None for all.
+        stopped: Polled; True aborts and removes the backup.
 
     Raises:
-        StorageUnavailable: It cannot be made; nothing of it is there.
+        StorageUnavailable: It failed; nothing of it remains.
     """
     name = f"parley-{datetime.now(UTC):{_TIME}}Z"
     unfinished = to / f"{_UNFINISHED}{name}"
@@ -214,10 +214,10 @@ def make(
                 shutil.rmtree(each)
             try:
                 _write(settings, to, unfinished, stopped)
-                # A rename replaces an empty folder only, never a backup.
+                # A rename can only replace an empty folder, never a backup.
                 unfinished.rename(to / name)
             finally:
-                # Within the lock: without it another one's may have this name.
+                # Within the lock, since otherwise the name may belong to another backup.
                 shutil.rmtree(unfinished, ignore_errors=True)
             flush_one(to)
             _thin_out(to, keep, to / name)
@@ -244,10 +244,10 @@ def require(path: Path) -> Backup:
 
 
 def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None:
-    """Write a backup, its list last; flush it to the disk, and read it again."""
+    """Write a backup with its list last, flush it to the disk, and verify it."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
     guard = RoomGuard(to, stopped)
-    # By device and inode, since paths have several spellings.
+    # By device and inode, since a folder may have several paths.
     backups = (each.stat() for each in (to, folder_of(settings) or to) if each.is_dir())
     theirs = frozenset((each.st_dev, each.st_ino) for each in backups)
     copied = Copying(_apart(settings, root), theirs, _OURS, guard)
@@ -255,7 +255,7 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
     sources = {name: source for name, source in sources.items() if source.is_dir()}
     _require_room(to, location, sum(map(copied.size_of, sources.values())))
     target.mkdir(mode=0o700)
-    # The database first: what came later in a workspace does no harm, a missing one would.
+    # The database first: later files in a workspace do no harm, but missing ones would.
     database = _copy_database(location, target, guard)
     copied.files[database.name] = {
         "bytes": database.stat().st_size,
@@ -301,7 +301,7 @@ def _copy_database(location: Location, folder: Path, guard: RoomGuard) -> Path:
             copy = folder / DUMP
             dump(location, copy, guard.ends)
     except StorageUnavailable:
-        # The reason of a stop goes first.
+        # Prefer the reason of a stop.
         guard.check()
         raise
     copy.chmod(0o600)
@@ -309,18 +309,20 @@ def _copy_database(location: Location, folder: Path, guard: RoomGuard) -> Path:
 
 
 def _place(path: Path, home: Path) -> str:
-    """Return a path, relative to PARLEY_HOME if it is below it, however both are spelled."""
+    """Return a path relative to PARLEY_HOME if it is below, resolving both."""
     found, home = _spelled(path), home.resolve()
     return str(found.relative_to(home) if found.is_relative_to(home) else path)
 
 
 def _spelled(path: Path) -> Path:
-    """Resolve a path but for its last part, which may be a link."""
+    """Resolve a path except its last part, which may be a link."""
     return path.parent.resolve() / path.name
 
 
 def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
-    """Return the paths not copied with the home, resolved: copied apart, or of this process.
+    """Return the resolved paths not copied with the home.
+
+    They are copied separately, or used by this process.
 
     Closing a copied database would drop SQLite's locks on the original.
     """
@@ -347,10 +349,10 @@ def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
 
 
 def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False) -> None:
-    """Read a whole backup: each file, and the database as a database.
+    """Verify a backup: each file's checksum, and the database as a database.
 
     Raises:
-        StorageUnavailable: It differs from its list, or the process ends (`BackupStopped`).
+        StorageUnavailable: It differs from its list; `BackupStopped` if the process ends.
     """
     for name in (HOME, WORKSPACES, told["database"]):
         if (path / name).is_symlink():
@@ -371,7 +373,7 @@ def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False
 
 
 def _thin_out(to: Path, keep: int | None, made: Path) -> None:
-    """Remove the oldest whole backups, but not the new one: the clock may have been set back."""
+    """Remove the oldest complete backups, but never the new one, even if the clock was set back."""
     old = list(_found(to))[keep:] if keep is not None else ()
     for each in (each for each in old if each.path != made):
         gone = to / f"{_REMOVED}{each.path.name}"
@@ -381,9 +383,9 @@ def _thin_out(to: Path, keep: int | None, made: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backups:
-    """Makes backups on a timer, in one of all replicas, if `backup.to` names a folder.
+    """Makes scheduled backups in one of all replicas, if `backup.to` is set.
 
-    The age of the newest backup is the clock, so a restart makes none early and forgets none.
+    The newest backup's age is the schedule, so a restart neither adds nor skips one.
     """
 
     database: Database
@@ -391,7 +393,7 @@ class Backups:
     settings: Settings
 
     async def run(self) -> None:
-        """Make a backup whenever one is due, until cancelled."""
+        """Make due backups until cancelled."""
         to = folder_of(self.settings)
         while to is not None:
             pause_s = LOOK_EVERY_S
@@ -399,11 +401,11 @@ class Backups:
                 if await self._is_due(to):
                     await self._make(to)
             except StorageError as exc:
-                # With its reason: a traceback would not say more.
+                # The reason is enough; a traceback would not add anything.
                 log.error("backup_failed", to=str(to), error=str(exc))  # noqa: TRY400
                 pause_s = RETRY_AFTER_S
             except Exception as exc:
-                # Workspaces may hold anything; messages are still answered.
+                # Workspaces may contain anything, and messages must still be answered.
                 log.exception("backup_failed", to=str(to), error=repr(exc))
                 pause_s = RETRY_AFTER_S
             await asyncio.sleep(pause_s)
@@ -412,7 +414,7 @@ class Backups:
         age_s = await asyncio.to_thread(newest_age_s, to)
         if age_s is not None and age_s < self.settings.backup.every_h * HOUR_S:
             return False
-        # Of several replicas, the one that has lived longest.
+        # Only the oldest of several replicas.
         return await self.database.read(health.oldest_replica) == self.replica.id
 
     async def _make(self, to: Path) -> None:
@@ -423,7 +425,7 @@ class Backups:
         try:
             made = await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The thread stops at the event, and this waits for it.
+            # Signal the thread to stop and wait for it.
             stopping.set()
             await asyncio.wait({work})
             raise
@@ -434,5 +436,5 @@ class Backups:
             duration_ms=round((time.monotonic() - began) * 1000),
         )
         if made.left_out:
-            # Their names may be chosen to be read here, so only the list has them.
+            # Names may be chosen to mislead a reader, so only the list contains them.
             log.warning("backup_incomplete", path=str(made.path), entries=len(made.left_out))

@@ -1,7 +1,7 @@
-"""Copies files and a server's database, and flushes them to the disk.
+"""Copies files and a server's database, flushed to the disk.
 
-PostgreSQL's own programs, pg_dump and pg_restore, copy the database. Secrets of the URL go into
-their environment, never into their arguments, which all users of a machine can read.
+pg_dump and pg_restore copy the database. Secrets of the URL are passed in their environment, never
+in arguments, which all users of a machine can read.
 """
 
 import errno
@@ -24,9 +24,10 @@ SPARE_BYTES = 50_000_000
 """Space left free on the disk of the backups."""
 _CHUNK = 1 << 20
 DEEPEST = 100
-"""Folders above a copied file: commands may make many more in a workspace."""
+"""Deepest nesting of copied folders; commands may create deeper ones in a workspace."""
 _LONGEST = 2_000
-"""Bytes of such a file's path; the system's limit is 4,096, including the target's folder."""
+"""Longest path of a copied file in bytes; the system's limit is 4,096, including the target
+folder."""
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM})
 _COPIED = frozenset({stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG})
 
@@ -55,14 +56,14 @@ class BackupStopped(StorageUnavailable):
 
 @dataclass(slots=True)
 class RoomGuard:
-    """Ends a copy when the process ends, or when the disk is nearly full."""
+    """Stops a copy when the process ends or the disk is nearly full."""
 
     to: Path
     stopped: Stopped
     _why: StorageUnavailable | None = None
 
     def ends(self) -> bool:
-        """Whether the copy must end; from then on `check` raises the reason."""
+        """Whether the copy must stop; then `check` raises the reason."""
         if self.stopped():
             self._why = BackupStopped("the backup was stopped")
         elif (free := shutil.disk_usage(self.to).free) < SPARE_BYTES:
@@ -71,11 +72,11 @@ class RoomGuard:
         return self._why is not None
 
     def check(self) -> None:
-        """Return if the copy may go on.
+        """Return if the copy may continue.
 
         Raises:
             BackupStopped: The process ends.
-            StorageUnavailable: The disk is full but for `SPARE_BYTES`.
+            StorageUnavailable: The disk has at most `SPARE_BYTES` left.
         """
         if self._why is None:
             self.ends()
@@ -85,16 +86,16 @@ class RoomGuard:
 
 @dataclass(slots=True)
 class Copying:
-    """Copies folders, links as links; skips special files, and files that vanish meanwhile.
+    """Copies folders with links as links; skips special files and files that vanish meanwhile.
 
-    Workspaces may hold anything: they are walked without recursion, and an entry that cannot be
-    copied does not fail the backup.
+    Workspaces may contain anything: the walk is iterative, and an entry that cannot be copied does
+    not fail the backup.
 
     Attributes:
-        apart: Paths that are not copied, in their one spelling.
-        backups: Device and inode of folders of backups, whose entries match `ours`.
-        files: Facts of each file, by its place in the backup.
-        left_out: Why an entry is not in it, by the place it would have, printable.
+        apart: Resolved paths to skip.
+        backups: Device and inode of backup folders, whose entries match `ours`.
+        files: Facts of each file by its path in the backup.
+        left_out: Reasons for skipped entries by printable path.
     """
 
     apart: frozenset[Path]
@@ -114,14 +115,14 @@ class Copying:
                 inside = [folder / each for each in self._names(folder)]
                 known = [(each, each.lstat()) for each in inside if each not in self.apart]
             except OSError:
-                # Copying it reports what is wrong.
+                # Copying will report the problem.
                 continue
             waiting += [each for each, found in known if stat.S_ISDIR(found.st_mode)]
             size += sum(found.st_size for _, found in known if stat.S_ISREG(found.st_mode))
         return size
 
     def take(self, source: Path, target: Path, name: str) -> None:
-        """Copy a folder with all its contents."""
+        """Copy a folder with its contents."""
         waiting = [*self._folder(source, target, name)]
         while waiting:
             self.guard.check()
@@ -131,7 +132,7 @@ class Copying:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as exc:
-                # An error of the copy is the disk's trouble, and concerns all that follows.
+                # An error of the copy is a disk problem that affects all following files.
                 if exc.errno not in _UNREADABLE or exc.filename != str(each):
                     raise
                 self._leave_out(label, in_words(exc))
@@ -154,7 +155,7 @@ class Copying:
         return ()
 
     def _folder(self, source: Path, target: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
-        """Make a folder; return its future contents, the last first."""
+        """Create a folder; return its contents to copy, in reverse order."""
         names = sorted(self._names(source), reverse=True)
         target.mkdir(mode=0o700)
         return [(source / each, target / each, f"{label}/{each}") for each in names]
@@ -170,7 +171,7 @@ class Copying:
 
 
 def _misfit(label: str, link: str) -> str:
-    """Return why an entry has no place in a backup, or ""."""
+    """Return why an entry cannot be backed up, or ""."""
     try:
         length, _ = len(label.encode()), link.encode()
     except UnicodeEncodeError:
@@ -185,15 +186,15 @@ def encodable(path: str | Path) -> str:
 
 
 def _file(source: Path, copy: Path, guard: RoomGuard) -> dict[str, Any]:
-    """Copy a file with its times, for its owner alone; return the facts of the copy.
+    """Copy a file with its times, readable only by its owner; return the copy's facts.
 
-    Bytes appended meanwhile are left out: they may come faster than they are copied.
+    Ignores bytes appended meanwhile, which may come faster than they are copied.
 
     Raises:
-        FileNotFoundError: It is not a regular file any more.
+        FileNotFoundError: It is no longer a regular file.
     """
     digest = hashlib.sha256()
-    # A command may replace it by a link or a pipe at any time.
+    # A command may replace it with a link or a pipe at any time.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(str(source), flags)
@@ -213,13 +214,13 @@ def _file(source: Path, copy: Path, guard: RoomGuard) -> dict[str, Any]:
                 writing.write(part)
                 left -= len(part)
     os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-    # It may contain keys, whatever its mode was; and it must be readable later.
+    # It may contain keys regardless of its mode, and must be readable later.
     copy.chmod(stat.S_IMODE(found.st_mode) & 0o700 | 0o400)
     return {"bytes": found.st_size - left, "sha256": digest.hexdigest()}
 
 
 def digest_of(file: Path, stopped: Stopped = lambda: False) -> str:
-    """Return the checksum of a file; `BackupStopped` if the process ends."""
+    """Return a file's checksum; raise `BackupStopped` if the process ends."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while part := stream.read(_CHUNK):
@@ -230,7 +231,7 @@ def digest_of(file: Path, stopped: Stopped = lambda: False) -> str:
 
 
 def flush(folder: Path, stopped: Stopped = lambda: False) -> None:
-    """Flush a folder and everything below it to the disk; `BackupStopped` if the process ends."""
+    """Flush a folder and its contents to the disk; raise `BackupStopped` if the process ends."""
     for each in _below(folder):
         if stopped():
             raise BackupStopped("the backup was stopped")
@@ -247,7 +248,7 @@ def flush_one(path: Path) -> None:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the files and folders below a folder, contents first, and itself."""
+    """Yield the contents of a folder, depth first, then the folder."""
     waiting, folders = [folder], list[Path]()
     while waiting:
         folders.append(waiting.pop())
@@ -261,10 +262,10 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def dump(server: DatabaseServer, target: Path, stopped: Stopped) -> None:
-    """Write a consistent copy, while replicas run, and check it.
+    """Write a consistent copy while replicas run, and check it.
 
     Raises:
-        StorageUnavailable: The program is missing, or fails.
+        StorageUnavailable: The program is missing or fails.
     """
     _run("pg_dump", ["--format=custom", f"--file={target}"], server, stopped)
     check_dump(target)
@@ -274,16 +275,16 @@ def check_dump(dumped: Path) -> None:
     """Read the table of contents of a copy.
 
     Raises:
-        StorageUnavailable: It is not a copy, or is incomplete.
+        StorageUnavailable: It is not a copy or is incomplete.
     """
     _run("pg_restore", ["--list", "--file=/dev/null", str(dumped)], None, lambda: False)
 
 
 def restore_dump(server: DatabaseServer, dumped: Path) -> None:
-    """Restore a copy into an empty database: all of it, or nothing.
+    """Restore a copy into an empty database, all or nothing.
 
     Raises:
-        StorageUnavailable: The program is missing, or fails.
+        StorageUnavailable: The program is missing or fails.
     """
     whole = ["--single-transaction", "--exit-on-error", "--no-owner"]
     name = _environment(server)["PGDATABASE"]
@@ -291,7 +292,7 @@ def restore_dump(server: DatabaseServer, dumped: Path) -> None:
 
 
 def place_of(server: DatabaseServer) -> str:
-    """Return a database's place, `host:port/name`, without secrets."""
+    """Return a database's address, `host:port/name`, without secrets."""
     found = _environment(server)
     host = found.get("PGHOSTADDR") or found.get("PGHOST", "")
     return f"{host}:{found.get('PGPORT', '')}/{found['PGDATABASE']}"
@@ -332,7 +333,7 @@ def _run(
 
 
 def _said(running: subprocess.Popen[bytes], stopped: Stopped) -> bytes:
-    """Wait for the end of a program, or kill it when stopped; return its stderr."""
+    """Wait for a program's end, or kill it when stopped; return its stderr."""
     while True:
         try:
             return running.communicate(timeout=LOOK_EVERY_S)[1]

@@ -1,6 +1,6 @@
-"""Erases old data, class by class, in steps so short that they hold up no turn.
+"""Erases old data class by class, in steps too short to delay turns.
 
-The classes: gateway/storage/retention.py. `parley db prune` erases at once, and `--dry-run` only
+gateway/storage/retention.py defines the classes. `parley db prune` erases at once; `--dry-run` only
 counts.
 """
 
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 DAY_S = 86_400.0
 PRUNE_EVERY_S = 3600.0
 PAUSE_S = 0.005
-"""Least pause between two steps; a step that took longer is followed by as long a pause."""
+"""Least pause between two steps; a longer step is followed by an equally long pause."""
 
 
 def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> dict[str, Pruned]:
@@ -66,14 +66,14 @@ def _counted_transcripts(conn: Connection, old_s: float) -> Iterator[Pruned]:
 
 @dataclass(slots=True)
 class Pruner:
-    """Erases by the settings of retention, and `storage.raw_days`."""
+    """Erases according to the retention settings and `storage.raw_days`."""
 
     database: Database
     settings: RetentionSettings
     raw_days: int
 
     def take(self, settings: RetentionSettings, raw_days: int) -> None:
-        """Use other limits from the next class on."""
+        """Change the limits from the next class on."""
         self.settings, self.raw_days = settings, raw_days
 
     async def prune(self) -> dict[str, Pruned]:
@@ -93,7 +93,7 @@ class Pruner:
         return gone
 
     async def _step(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run a short transaction, then leave the writer to others for as long."""
+        """Run a short transaction, then pause for as long."""
         started = time.monotonic()
         result = await self.database.write(fn, *args)
         await asyncio.sleep(max(PAUSE_S, time.monotonic() - started))
@@ -121,7 +121,7 @@ class Pruner:
                     some = keys[at : at + retention.STEP_ROWS]
                     before = before.plus(await self._step(retention.erase, sweep, old_s, some))
                 yield before
-                # If none of them may go any more, the same rows would be found again.
+                # If none were erased, the same rows would be found again.
                 if len(keys) < retention.FOUND_ROWS or not before.rows:
                     break
 
@@ -129,7 +129,7 @@ class Pruner:
         old_s = days * DAY_S
         async for conversation in self._each(retention.conversations_with_old, old_s):
             await self._step(retention.begin_anew, conversation, old_s)
-            # A reader checks first: nothing may go of most conversations in use.
+            # Check on a reader first, since most active conversations have nothing to erase.
             if await self.database.read(retention.may_take_out, conversation, old_s):
                 while (gone := await self._step(retention.take_out, conversation, old_s)).rows:
                     yield gone

@@ -1,9 +1,9 @@
-"""Restores a backup into an empty PARLEY_HOME: checked first, then whole or not at all.
+"""Restores a backup into an empty PARLEY_HOME: verified first, then all or nothing.
 
-While it is under way the home has a mark: `parley run` refuses such a home, and the same restore,
-given again, starts over. The mark goes once everything is on the disk.
+During a restore the home has a mark: `parley run` refuses it, and repeating the same restore starts
+over. The mark is removed once everything is on the disk.
 
-What the home would run, read and contact is listed before any of it runs: references of foreign
+Everything that the home would run, read and contact is listed beforehand: references of foreign
 settings are not resolved (`gateway.settings.loading.read_foreign`), and files are only counted.
 """
 
@@ -35,22 +35,22 @@ from gateway.storage.sqlite_file import lock_database
 from gateway.supervision.home import LOCKED, RESTORING, prepare_home
 
 _ALLOWED = frozenset({RESTORING, f"{DATABASE}.lock", f"{LOCKED}.lock", "logs"})
-"""Entries of a home that counts as empty."""
+"""Entries allowed in an empty home."""
 MOST_NAMED = 20
-"""Names in one line; further ones are only counted."""
+"""Most names per line; further ones are only counted."""
 _ADDRESS_KEYS = ("url", "endpoint", "issuer", "webhook")
-"""Endings of the names of settings that contain an address."""
+"""Suffixes of settings with a URL."""
 _OWN_ADDRESSES = frozenset({"public_url", "webhook_url"})
-"""Addresses of Parley itself."""
+"""Settings with Parley's own URLs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of a restore.
+    """A planned restore.
 
     Attributes:
-        database: The file to write, or the server with an empty database.
-        workspaces: The folder of all workspaces; None if the backup has none.
+        database: The target file, or the server with an empty database.
+        workspaces: The target folder of workspaces; None if the backup has none.
     """
 
     backup: Backup
@@ -59,7 +59,7 @@ class Plan:
     workspaces: Path | None
 
     def lines(self) -> Iterator[str]:
-        """Describe what will be done."""
+        """Describe the plan."""
         told = self.backup.manifest
         files = sum(name.startswith(f"{HOME}/") for name in told["files"])
         size, began = self.backup.size_bytes, self.backup.at
@@ -82,15 +82,15 @@ class Plan:
 def plan_of(
     path: Path, home: Path, server: DatabaseServer | None = None, outside: Collection[Path] = ()
 ) -> Plan:
-    """Check a backup and its target home; nothing is changed.
+    """Check a backup and its target home without changes.
 
     Args:
         server: Target of a PostgreSQL copy.
-        outside: Places outside of the home that may be written to if the backup names them.
+        outside: Paths outside the home that the backup may write to.
 
     Raises:
-        StorageUnavailable: The backup is invalid or incomplete; or the disk has no room for it.
-        DatabaseTooNew: Its schema is a newer version's.
+        StorageUnavailable: The backup is invalid or incomplete, or the disk is too small.
+        DatabaseTooNew: A newer version wrote its schema.
         GatewayError: The home or the database is not empty.
     """
     found = backups.require(path)
@@ -128,11 +128,11 @@ def plan_of(
 
 
 def restore(plan: Plan) -> None:
-    """Carry out a plan; blocking. One that was killed half-way starts over.
+    """Execute a plan; blocking. A killed restore starts over.
 
     Raises:
         DatabaseLocked: A gateway runs in the home.
-        StorageUnavailable: Something cannot be written.
+        StorageUnavailable: A target is not writable.
     """
     prepare_home(plan.home)
     held = plan.home / LOCKED if isinstance(plan.database, DatabaseServer) else plan.database
@@ -147,7 +147,8 @@ def restore(plan: Plan) -> None:
             for place in places:
                 flush(place)
             (plan.home / RESTORING).unlink()
-            # Else it may be back after a power cut, and a new restore undo what came since.
+            # Otherwise it may reappear after a power cut, and another restore would undo later
+            # changes.
             flush_one(plan.home)
         except OSError as exc:
             text = f"cannot restore into {plan.home}: {exc.strerror} ({exc.filename})"
@@ -162,10 +163,10 @@ def _copy_database(plan: Plan) -> None:
             copying.restore_dump(plan.database, copy)
             _mark(plan.home, copying.place_of(plan.database))
         return
-    # Leftovers of a restore that was cut off.
+    # Leftovers of an interrupted restore.
     for end in ("-wal", "-shm", "-journal"):
         Path(f"{plan.database}{end}").unlink(missing_ok=True)
-    # Renamed: a database is there as a whole or not at all.
+    # Renamed last, so that the database appears atomically.
     partial = plan.database.with_name(f"{plan.database.name}.partial")
     partial.unlink(missing_ok=True)
     shutil.copyfile(copy, partial)
@@ -186,26 +187,26 @@ def _mark(home: Path, line: str, how: int = os.O_APPEND) -> None:
 
 
 def _marked(home: Path) -> Sequence[str] | None:
-    """Return the mark's lines: the backup, and the server's restored database; None without a mark.
+    """Return the lines of the home's mark (the backup, the restored database), else None.
 
-    Empty after a kill or a power cut: then any backup may be restored.
+    Empty after a kill or power cut, which allows any backup.
     """
     try:
         text = os.fsdecode((home / RESTORING).read_bytes())
     except FileNotFoundError:
         return None
-    # A line without an end is incomplete.
+    # A line without a newline is incomplete.
     lines = text.strip("\0").split("\n")[:-1]
     return [each for each in lines if each]
 
 
 def _is_in(server: DatabaseServer, mark: Sequence[str] | None) -> bool:
-    """Whether the mark says that a server's database was restored."""
+    """Whether the mark records that a server's database was restored."""
     return mark is not None and copying.place_of(server) in mark[1:]
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder, links as links, into a new or existing one, and never through a link."""
+    """Copy a folder with links as links into a new or existing one, never through a link."""
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in sorted(source.iterdir()):
         place = target / each.name
@@ -222,7 +223,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _place(found: Backup, key: str, home: Path, outside: Collection[Path]) -> Path:
-    """Return a target that the list names: below the home, or one of `outside`.
+    """Return a listed target: below the home, or one of `outside`.
 
     A link in the backup's home, which is copied first, must not redirect it.
     """
@@ -259,7 +260,7 @@ def _require_empty(home: Path, path: Path, mark: Sequence[str] | None) -> None:
 
 
 def _require_absent(place: Path, home: Path, mark: Sequence[str] | None) -> None:
-    """Refuse a place with contents that are not from a restore."""
+    """Refuse a target with contents that are not from a restore."""
     if mark is not None and (mark or place.is_relative_to(home)):
         return
     is_empty = place.is_dir() and not any(place.iterdir())
@@ -276,11 +277,11 @@ def _require_room(home: Path, wanted: int) -> None:
 
 
 def would_run(files: Path, home: Path) -> Iterator[str]:
-    """Yield a line for each thing that a gateway with these files would run, read or contact.
+    """Yield a line for everything that a gateway with these files would run, read or contact.
 
     Args:
         files: A copy of PARLEY_HOME.
-        home: Its future place, which relative paths in settings refer to.
+        home: Its future path, the base of relative paths in settings.
     """
     file = files / CONFIG_NAME
     if file.is_symlink() or not file.exists():
@@ -294,7 +295,7 @@ def would_run(files: Path, home: Path) -> Iterator[str]:
 
 
 def would_run_by(settings: Settings) -> Iterator[str]:
-    """Yield the lines of `would_run` for the settings alone."""
+    """Yield the lines of `would_run` for only the settings."""
     for path, text in unresolved(settings):
         kind, _, rest = text.partition(":")
         what = "runs for a secret" if kind == "command" else f"reads a secret ({kind})"
@@ -345,7 +346,7 @@ def _of_files(files: Path) -> Iterator[str]:
 
 
 def _address(value: Any) -> str:
-    """Return an address's scheme and host, or "": the rest may be secret."""
+    """Return a URL's scheme and host, or ""; the rest may be secret."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if not isinstance(text, str) or is_reference(text):
         return ""

@@ -1,1 +1,1 @@
-"""What is wrong, said once: for doctor, alerts, status, the console, the start and `/readyz`."""
+"""Findings: each problem described once, for all places that report it."""

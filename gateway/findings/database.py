@@ -12,11 +12,11 @@ from gateway.storage.reports import health
 
 QUICKLY_READ_BYTES = 200_000_000
 LATE_S = 300.0
-"""What waits for longer needs a person."""
+"""Seconds after which waiting work needs a person."""
 DATABASE_AFTER_S = 30.0
-"""A fail-over of PostgreSQL takes less."""
+"""Longer than a PostgreSQL fail-over, in seconds."""
 ROOM = 2.2
-"""Free disk, as a multiple of the database, for a backup and a migration."""
+"""Required free disk space as a multiple of the database, for a backup and a migration."""
 
 
 @Finding(
@@ -133,11 +133,11 @@ def _unsent(facts: Evidence) -> Iterator[Sight | Unsure]:
     """
     known = facts.live.accounts if facts.live else None
     for account, found in health.unsent_by_account(facts.database, outbox.NOTICES).items():
-        # Rows of accounts that are switched off are not an alert.
+        # Ignore rows of inactive accounts.
         if found.oldest_s < LATE_S or (known is not None and account not in known):
             continue
         if known is not None and known[account].silent_s is not None:
-            # `adapter-silent` says it.
+            # `adapter-silent` reports it.
             yield Unsure(":".join(account))
         else:
             values = {"count": count(found.count, "answer"), "minutes": minutes(found.oldest_s)}
@@ -145,7 +145,7 @@ def _unsent(facts: Evidence) -> Iterator[Sight | Unsure]:
 
 
 def minutes(seconds: float) -> str:
-    """Return a time in words."""
+    """Format a duration."""
     rounded = round(seconds / 60)
     return count(rounded, "minute") if rounded else "less than a minute"
 

@@ -1,6 +1,6 @@
-"""A finding: one thing that may be wrong, how it is found, why it matters and what to do.
+"""A finding: a possible problem, its check, why it matters and the remedy.
 
-A look is a function that a `Finding` decorates: it yields what it sees in the evidence and changes
+A check is a function decorated by a `Finding`: it yields what it sees in the evidence and changes
 nothing.
 """
 
@@ -25,26 +25,26 @@ from gateway.supervision.credentials import Checked, Configured
 from gateway.supervision.vitals import LiveFacts
 
 Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
-"""What a look needs: settings that can be read, a database of this version, answers of the
-providers (`parley doctor` asks them, a running gateway knows them), a gateway that runs."""
+"""The requirement of a check: readable settings, a database of this version, responses of the
+providers (requested by `parley doctor`, known to a running gateway), or a running gateway."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the looks read.
+    """The input of all checks.
 
     Attributes:
-        found: The settings, or None if they cannot be read: `problems` has a line for each reason.
-        opened: The database, or None if this version cannot read it.
-        line: The models in order, with the windows that their providers report.
-        asked: Whether the providers were asked: for the four below.
-        accounts: Reports on the tokens, by `platform:account`.
-        servers: Why each MCP server is not connected; "" if it is.
-        clock: The difference to the clock of a model's server.
-        live: The state of this process; None outside of a gateway.
-        running: The answer of the gateway that runs here, unless that is this process.
+        found: The settings; None if unreadable, with the reasons in `problems`.
+        opened: The database; None if unreadable by this version.
+        line: The models in order, with the windows reported by their providers.
+        asked: Whether the providers were asked, for the fields below.
+        accounts: Reports on tokens by `platform:account`.
+        servers: Why each MCP server is not connected; "" if connected.
+        clock: The difference to a model server's clock.
+        live: The state of this process; None outside a gateway.
+        running: The response of the running gateway, unless it is this process.
         hangs: Why it does not answer.
-        left_out: A line for each plugin, and the engine, that cannot be loaded.
+        left_out: A line for each plugin or engine that cannot be loaded.
         deep: Whether to read the whole database.
         crowding: Why prompt and tools leave little room, or "".
     """
@@ -67,35 +67,35 @@ class Evidence:
     deep: bool = False
     crowding: str = ""
 
-    # `lacks` makes sure that a look has what it needs.
+    # `lacks` ensures that a check has what it needs.
     @property
     def loaded(self) -> Loaded:
-        """The settings with their origins, for looks that need them."""
+        """The settings with their origins, for checks that need them."""
         return cast("Loaded", self.found)
 
     @property
     def settings(self) -> Settings:
-        """The effective settings, for looks that need them."""
+        """The effective settings, for checks that need them."""
         return self.loaded.settings
 
     @property
     def database(self) -> Connection:
-        """The database, for looks that need it."""
+        """The database, for checks that need it."""
         return cast("Connection", self.opened)
 
     @property
     def gateway(self) -> LiveFacts:
-        """The state of this process; empty outside of a gateway."""
+        """The state of this process; empty outside a gateway."""
         return self.live or LiveFacts()
 
     @cached_property
     def location(self) -> Location:
-        """Where the database is."""
+        """The database's location."""
         return location_of(self.settings)
 
     @cached_property
     def migrations(self) -> Sequence[str]:
-        """The migrations of the next start; none if the database cannot be read at all."""
+        """The migrations of the next start; empty if the database is unreadable."""
         if self.opened is not None:
             return ()
         try:
@@ -107,11 +107,11 @@ class Evidence:
 
     @property
     def is_running(self) -> bool:
-        """Whether a gateway runs here, be it this one."""
+        """Whether a gateway runs here, possibly this process."""
         return self.live is not None or self.running is not None or bool(self.hangs)
 
     def lacks(self, needs: Needs) -> str:
-        """Return why a look cannot be made, or ""."""
+        """Return why a check is impossible, or ""."""
         is_known = self.live is not None or self.running is not None
         match needs:
             case "settings" | "database" | "answers" if self.found is None:
@@ -126,22 +126,22 @@ class Evidence:
 
 
 Level = Literal["note", "warning", "error"]
-"""note: worth knowing, nothing to do; warning: may become trouble; error: is trouble."""
+"""note: worth knowing, no action needed; warning: may become a problem; error: a problem."""
 Fix = Callable[[], str]
-"""Fixes something safely (`parley doctor --fix`), and says what was done."""
+"""Applies a safe fix (`parley doctor --fix`) and describes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A finding that is there.
+    """An occurrence of a finding.
 
     Attributes:
-        subject: Where it is; the whole sentence if the finding has no text of its own.
-        values: For the other fields of the text.
-        level: Replaces that of the finding; owners are not told of a lower one.
-        text: Replaces that of the finding, as do `why` and `remedy`.
-        since_s: How long ago it began; 0 for unknown.
-        fix: None if a person has to fix it.
+        subject: What is affected; the whole sentence if the finding has no text.
+        values: Values of the text's other fields.
+        level: Replaces the finding's level; owners are not notified of a lower one.
+        text: Replaces the finding's text, like `why` and `remedy`.
+        since_s: Seconds since it began; 0 if unknown.
+        fix: A safe fix; None if a person must act.
     """
 
     subject: str
@@ -167,21 +167,21 @@ _WORDS = re.compile(r"\n+(Why|Remedy|Text|Over): ")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that may be wrong, and the decorator that makes one of a look.
+    """A possible problem, and the decorator that turns a check into a finding.
 
-    Its words are the look's docstring: the state if all is well, why it matters, the usual remedy,
-    `Text`, the message with `{subject}` and the values of a sight, and `Over`, the message at its
-    end. Without `Over` owners end it themselves, or it ends by itself.
+    Its texts come from the check's docstring: the healthy state, why it matters, the usual remedy,
+    `Text` (the message with `{subject}` and the values of a sight), and `Over` (the message at its
+    end). Without `Over`, owners end it, or it ends by itself.
 
     Attributes:
-        id: Stays the same from version to version; also the anchor in docs/operations.md.
-        blocks: The gateway is not ready meanwhile (`/readyz`).
-        page: The console's page for it below /admin, for the overview; "": only the doctor has it.
-        at_start: The start says it too.
-        told: Owners are told of it (docs/alerts.md).
-        after_s: How long it lasts before they are told.
-        announced: What found it tells owners in their direct chats; the alert tells only chats
-            that `alerts.to` names.
+        id: Stable across versions; also the anchor in docs/operations.md.
+        blocks: Whether it makes the gateway not ready (`/readyz`).
+        page: Its console page below /admin, for the overview; "" if only the doctor shows it.
+        at_start: Whether the start shows it.
+        told: Whether owners are notified (docs/alerts.md).
+        after_s: Seconds before they are notified.
+        announced: Whether its finder notifies owners in direct chats itself; the alert then goes
+            only to the chats of `alerts.to`.
     """
 
     id: str
@@ -201,7 +201,7 @@ class Finding:
     look: Look = field(default=lambda _: iter(()), compare=False)
 
     def __call__(self, look: Look) -> "Finding":
-        """Return the finding of this look, in the words of its docstring."""
+        """Return the finding for a check, with the texts of its docstring."""
         title, *rest = _WORDS.split(cleandoc(look.__doc__ or ""))
         words = {"title": title.removesuffix(".")} | {
             rest[n].lower(): " ".join(rest[n + 1].split()) for n in range(0, len(rest), 2)
@@ -209,10 +209,10 @@ class Finding:
         return replace(self, look=look, **cast("dict[str, Any]", words))
 
     def text_of(self, seen: Sight, quoted: Callable[[str], str] = str) -> str:
-        """Describe a sight in a sentence without its full stop.
+        """Describe a sight in a sentence without the full stop.
 
         Args:
-            quoted: Takes secrets and markup out of texts of others.
+            quoted: Removes secrets and markup from external texts.
         """
         values = {name: quoted(value) for name, value in seen.values.items()}
         if seen.text:
@@ -221,7 +221,7 @@ class Finding:
 
 
 def open_to_others(path: Path, mode: int) -> Iterator[Sight]:
-    """Report a file or folder that others can read or enter; its fix gives it this mode."""
+    """Report a file or folder accessible to others; its fix sets this mode."""
 
     def fix() -> str:
         path.chmod(mode)

@@ -23,15 +23,15 @@ from gateway.storage.people import mcp
 
 SCARCE_BYTES = 2_000_000_000
 ROOMIER = 1.2
-"""A full disk is over at this multiple of the least room."""
+"""A full disk ends at this multiple of the minimum space."""
 MOST_EVENTS = 5
 AHEAD_S = 120.0
-"""Tolerance for a clock."""
+"""Accepted clock skew, in seconds."""
 CLOCK_WITHIN_S = 5.0
 _DATED = {9: "is not valid yet", 10: "has expired"}
-"""By OpenSSL's code. Source: openssl-verification-options(1)."""
+"""Texts by OpenSSL error code. Source: openssl-verification-options(1)."""
 OF_DISKS = ("disk-full", "backup-overdue")
-"""Findings that read folders, which may be on a dead mount."""
+"""Findings that access folders, which may be on a dead mount."""
 
 
 @Finding("home-mode", level="error", needs="nothing")
@@ -67,7 +67,7 @@ def _full(facts: Evidence) -> Iterator[Sight | Unsure]:
             disk, files = place.stat().st_dev, os.statvfs(place)
             free = shutil.disk_usage(place).free
         except OSError:
-            # Its disk may be unmounted; or the first start makes it.
+            # Its disk may be unmounted, or the first start will create it.
             yield Unsure(str(place))
             continue
         if disk not in disks:
@@ -101,13 +101,13 @@ def _backup(facts: Evidence) -> Iterator[Sight | Unsure]:
         remedy = "Set `backup.to`, or run `parley backup --to FOLDER` from a timer."
         yield Sight("backup", level="note", text="Parley makes no backups", remedy=remedy)
     elif facts.live is not None and not facts.live.makes_backups:
-        # Another replica has the folder.
+        # Another replica owns the folder.
         yield Unsure("backup")
     else:
         if age_s := backups.overdue_s(facts.settings, facts.gateway.began_s):
             yield Sight("backup", {"hours": count(round(age_s / 3600), "hour")})
         elif age_s is not None and facts.live is not None:
-            # Else a restart would end the alert.
+            # Otherwise a restart would end the alert.
             yield Unsure("backup")
         elif age_s is not None:
             yield Sight("backup", text=f"there is no backup in {to} yet")
@@ -122,7 +122,7 @@ def _log_warnings(facts: Evidence) -> Iterator[Sight | Unsure]:
     """
     recent, files = RECENT, tuple[Path, ...]()
     if facts.live is None:
-        # The process that looks has other lines in its memory than the gateway.
+        # The checking process has other lines in memory than the gateway.
         if (path := log_path(facts.settings.logging, facts.home)) is None:
             yield Unsure("no log file is written")
             return
@@ -170,7 +170,7 @@ def _clock(facts: Evidence) -> Iterator[Sight]:
 
 
 async def clock_trouble(url: str) -> str:
-    """Compare this machine's clock with that of a server; return what is wrong."""
+    """Compare this machine's clock with a server's; return the problem, if any."""
     host = urlsplit(url).hostname
     timeout = aiohttp.ClientTimeout(total=CLOCK_WITHIN_S)
     try:

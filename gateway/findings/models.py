@@ -17,7 +17,7 @@ from gateway.findings.finding import Evidence, Finding, Level, Sight, Unsure
 
 OFFLINE = "offline"
 SMALL_TOKENS, SMALL_SHARE = 16_000, 0.25
-"""A small window, and a small share of what the model could hold."""
+"""A small window in tokens, and a small share of the model's maximum."""
 LARGEST_OUTPUT_SHARE = 0.5
 FAILING_S, LEAST_FAILURES = 300.0, 2
 
@@ -85,7 +85,7 @@ def _asked(facts: Evidence, outcome: str, level: Level | None = None) -> Iterato
 
 
 def _kind_of(failing: Failing) -> str:
-    """Return the finding of a model's failure, or "" while it may pass."""
+    """Return the finding for a model's failure, or "" while it may be temporary."""
     match failing.failure:
         case CreditUsedUp():
             return "money-gone"
@@ -112,8 +112,8 @@ def _of_models(facts: Evidence, wanted: str) -> Iterator[Sight | Unsure]:
             }
             yield Sight(label, values, since_s=failing.for_s)
         elif label not in models.answered and kind not in {"key-refused", "money-gone"}:
-            # Only an answer, or another verdict on key and credit, ends it; a passing failure or
-            # a restart does not.
+            # Only an answer or a new verdict on key and credit ends it, not a temporary failure or
+            # a restart.
             yield Unsure(label)
 
 

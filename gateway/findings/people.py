@@ -1,4 +1,4 @@
-"""Whether people reach the bot and it reaches them, and whether an owner is told of trouble."""
+"""Whether people and bot reach each other, and whether an owner is notified of problems."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,11 +13,11 @@ from gateway.storage.reports import health
 from gateway.supervision.accounts import WORKING
 
 UNREACHABLE_S = 120.0
-"""How long an account may be connecting: a connection that comes back soon is not a trouble."""
+"""Seconds that an account may be connecting before it counts as a problem."""
 LOG, UNSENT = "log?level=warning", "conversations?state=unsent"
 OF_ACCOUNTS = ("adapter-stopped", "adapter-unreachable", "adapter-silent")
 _of_account = partial(Finding, level="error", blocks=True, told=True)
-"""Makes findings whose subject is an account."""
+"""Creates findings about accounts."""
 
 
 @Finding("gateway-answers", level="error", needs="nothing")
@@ -95,9 +95,9 @@ def _silent(facts: Evidence) -> Iterator[Sight | Unsure]:
         name = ":".join(account)
         if found.silent_s is None:
             if found.waiting and found.last_sent_s is None:
-                # After a start it may be as silent as before.
+                # After a start it may be still silent.
                 yield Unsure(name)
-        # An alert that cannot be shown is not a further one.
+        # An undeliverable alert is not another alert.
         elif unsent is None or account in unsent:
             waiting = found.waiting if unsent is None else unsent[account].count
             values = {"waiting": count(waiting, "answer"), "minutes": minutes(found.silent_s)}

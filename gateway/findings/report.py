@@ -1,7 +1,7 @@
-"""What is found, as doctor, status, console, start and `/readyz` show it.
+"""Reports of findings for doctor, status, console, start and `/readyz`.
 
-A report combines what the looks see now, what the gateway that runs here reports of itself, and the
-open alerts: the same finding of the same subject is one row.
+A report combines the current checks, the running gateway's own report, and the open alerts: the
+same finding with the same subject is one row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,25 +17,25 @@ from gateway.storage.schema import iso_time
 from gateway.supervision.vitals import LiveFacts, Vitals
 
 ROOMS = (settings, machine, database, models, people)
-"""Files of findings, in their order."""
+"""The files with findings, in order."""
 FINDINGS: dict[str, Finding] = {
     each.id: each for room in ROOMS for each in vars(room).values() if isinstance(each, Finding)
 }
-"""By id; docs/doctor.md and the table of docs/alerts.md are written from it."""
+"""All findings by id; docs/doctor.md and the table of docs/alerts.md are generated from it."""
 
 OF_GATEWAY = frozenset[Needs](("answers", "gateway"))
-"""What a running gateway sees, and reports to `parley doctor`."""
+"""Requirements that a running gateway meets when it reports to `parley doctor`."""
 Shown = Literal["fine", "note", "unknown", "warning", "error"]
-"""How bad a row is, in this order; unknown: it could not be checked."""
+"""Severity of a row, ascending; unknown: it could not be checked."""
 WORSE: Sequence[Shown] = ("fine", "note", "unknown", "warning", "error")
 
 
 class Row(NamedTuple):
-    """A line of a report: of each finding at least one, which may say that all is well.
+    """A line of a report; each finding has at least one, which may say that all is well.
 
     Attributes:
         text: A sentence without secrets.
-        subject: Empty for a finding that is not there.
+        subject: What is affected; empty if all is well.
         fix: See `Sight.fix`.
     """
 
@@ -55,20 +55,20 @@ class Row(NamedTuple):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "Row":
-        """Return the row that `as_data` wrote."""
+        """Parse a row written by `as_data`."""
         return cls(**{name: data[name] for name in cls._fields if name != "fix"})
 
     def as_data(self) -> dict[str, object]:
-        """Return it for JSON."""
+        """Return the row as JSON data."""
         data = self._asdict()
         return data | {"fixable": data.pop("fix") is not None}
 
 
 def report(wanted: Iterable[Finding], facts: Evidence, opened: Sequence[Alert] = ()) -> list[Row]:
-    """Look for findings; return the rows of each, the worst first.
+    """Run checks; return the rows of each finding, worst first.
 
     Args:
-        opened: The open alerts; one that is not seen here has a row as well.
+        opened: The open alerts, which get a row even if not seen here.
     """
     rows = [row for each in wanted for row in _rows(each, facts, opened)]
     return sorted(rows, key=lambda each: -WORSE.index(each.level))
@@ -85,7 +85,7 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
     for row in rows:
         if row.subject:
             seen.setdefault(row.subject, row)
-    # What is unknown here counts only if no other source has seen it.
+    # An unknown state counts only if no other source has seen the finding.
     if rows := list(seen.values()) or here:
         return rows
     if what.needs in OF_GATEWAY and "findings" not in (facts.running or {"findings": ()}):
@@ -95,7 +95,7 @@ def _rows(what: Finding, facts: Evidence, opened: Sequence[Alert]) -> Iterable[R
 
 
 def _looked(what: Finding, facts: Evidence) -> list[Row]:
-    """Make one look; if it raises, that is its row, and the others go on."""
+    """Run a check; an exception becomes its row, and the others continue."""
     if reason := facts.lacks(what.needs):
         return [_unseen(what, "unknown", f"skipped: {reason}")]
     try:
@@ -118,7 +118,7 @@ def _unseen(what: Finding, level: Shown, text: str) -> Row:
 
 
 def pressing(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that are as bad as their finding says, or worse; lesser ones are advice."""
+    """Return the rows at or above their finding's level; lower ones are advice."""
     return [
         row
         for row in rows
@@ -127,12 +127,12 @@ def pressing(rows: Iterable[Row]) -> list[Row]:
 
 
 def is_ready(rows: Iterable[Row]) -> bool:
-    """Return whether a gateway can do its work (`/readyz`)."""
+    """Whether a gateway can do its work (`/readyz`)."""
     return not any(row.level == "error" and FINDINGS[row.id].blocks for row in rows)
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Return 2 if something is wrong, 1 for warnings, 3 if nothing could be checked.
+    """Return 2 for problems, 1 for warnings, 3 if nothing could be checked, else 0.
 
     Source: the codes of monitoring plugins (monitoring-plugins.org, Plugin Return Codes).
     """
@@ -146,21 +146,21 @@ def exit_code(rows: Sequence[Row]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Looks inside a running gateway, for console, alerts and the start; no provider is asked.
+    """Runs the checks within a gateway, for console, alerts and start; asks no provider.
 
     Attributes:
-        evidence: Returns what is known without the database, but for `live`.
+        evidence: Returns the evidence known without the database, except `live`.
     """
 
     vitals: Vitals
     evidence: Callable[[], Evidence]
 
     async def facts(self, *, whole: bool = True) -> Evidence:
-        """Gather the evidence without the database; `whole` as of `Vitals.live`."""
+        """Gather the evidence without the database; `whole` as in `Vitals.live`."""
         return replace(self.evidence(), live=await self.vitals.live(whole=whole))
 
     async def of_live(self, *, whole: bool = True) -> tuple[LiveFacts, list[Row]]:
-        """Return the state of this gateway, and what is wrong with it."""
+        """Return this gateway's state and its rows."""
         facts = await self.facts(whole=whole)
         seen_here = OF_GATEWAY if whole else ()
         wanted = (each for each in FINDINGS.values() if each.blocks or each.needs in seen_here)
@@ -170,13 +170,13 @@ class Examination:
     async def report(
         self, wanted: Callable[[Finding], object], facts: Evidence | None = None
     ) -> list[Row]:
-        """Look for the wanted findings, and for their open alerts.
+        """Report the wanted findings and their open alerts.
 
         Args:
-            facts: The current ones, if they are known already.
+            facts: The current evidence, if already known.
 
         Raises:
-            StorageUnavailable: The database cannot be read.
+            StorageUnavailable: The database is unreadable.
         """
         facts = facts or await self.facts()
         named = [each for each in FINDINGS.values() if wanted(each)]

@@ -18,7 +18,7 @@ from gateway.settings.tree import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHORT_MINUTES = 10
-"""Nobody expects to be forgotten sooner."""
+"""Shortest plausible idle reset, in minutes."""
 
 
 @Finding("settings-readable", level="error", needs="nothing")
@@ -84,7 +84,7 @@ def _secrets(facts: Evidence) -> Iterator[Sight]:
 
 
 def plain_secrets(found: Loaded) -> list[str]:
-    """Return the keys whose secrets are in the settings file itself."""
+    """Return the keys with secrets in the settings file itself."""
     if (file := found.config_file) is None:
         return []
     return [
@@ -142,11 +142,11 @@ RISKS = {
     key: (cast("Level", level), costs, remedy)
     for level, key, costs, remedy in re.findall(r"(?m)^(\w+) (\S+): (.+)\n +(.+)$", _TABLE)
 }
-"""Settings with a value that weakens Parley: how bad it is, what it costs, what to do instead."""
+"""Settings whose value weakens Parley, with severity, cost and alternative."""
 
 
 def _are_so(on: Settings) -> Mapping[str, bool]:
-    """Return for each setting of `RISKS` whether it has such a value."""
+    """Return for each setting of `RISKS` whether its value is risky."""
     can_run, rules = "terminal" in on.tools.enabled, on.tools.policy.rules
     is_walled = on.tools.terminal.confine and on.tools.sandbox.backend != "none"
     is_open = any(each.senders == "anyone" for each in on.access.groups.values())

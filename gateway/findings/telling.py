@@ -1,7 +1,7 @@
-"""Tells owners in chats that a trouble has begun or is over.
+"""Notifies owners in chats when a problem starts or ends.
 
-The row of the alert and the rows of the outbox are written in one transaction: so a restart, or
-another replica, tells nothing twice.
+The alert's row and the outbox rows are written in one transaction, so a restart or another replica
+repeats nothing.
 """
 
 from collections.abc import Callable, Collection
@@ -26,11 +26,11 @@ from gateway.storage.schema import now
 
 HOUR_S = 3600.0
 QUIET_S, LONGEST_QUIET_S = 120.0, HOUR_S
-"""How long a trouble is not seen before it is over; doubled for each recent end of it."""
+"""Seconds without a sight after which a problem has ended; doubles with each recent end."""
 COMES_AGAIN_S = 6 * HOUR_S
-"""How long an end counts as recent."""
+"""Seconds for which an end counts as recent."""
 PER_HOUR = 10
-"""Messages about alerts within an hour: few enough to read."""
+"""Most alert messages per hour: few enough to read."""
 PAGE = "docs/operations.md"
 REASON_CHARS = 300
 FLOOD = (
@@ -45,34 +45,34 @@ ERRORS = tuple(
     for each in FINDINGS.values()
     if each.told and not each.announced and each.level == "error"
 )
-"""Kinds whose begins have room of their own."""
+"""Kinds whose starts have a separate limit."""
 Key = tuple[str, str]
-"""Kind and subject."""
+"""(kind, subject)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The alerts that a look has found; `unsure` may be there or not, `accounts` are served."""
+    """The alerts found by a check; `unsure` ones are unknown, `accounts` are served."""
 
     seen: dict[Key, Sight] = field(default_factory=dict)
     unsure: frozenset[Key] = frozenset()
     accounts: frozenset[str] = frozenset()
 
     def __or__(self, other: "Judgement") -> "Judgement":
-        """Return the findings of both."""
+        """Combine two judgements."""
         return Judgement(self.seen | other.seen, self.unsure | other.unsure, self.accounts)
 
     def over_of(self, alert: Alert) -> str:
-        """Return the text of an alert's end; an account that was removed does not work again."""
+        """Return the text of an alert's end, unless its account was removed."""
         if alert.kind in OF_ACCOUNTS and alert.subject not in self.accounts:
             return "{subject} is not set up any more"
-        # An earlier version may have had other kinds.
+        # An earlier version may have used other kinds.
         return FINDINGS[alert.kind].over if alert.kind in FINDINGS else ""
 
 
 @dataclass(slots=True)
 class AlertsTold:
-    """What a transaction has told; `chats` are conversations with something to be sent."""
+    """The notifications of a transaction; `chats` are conversations with rows to send."""
 
     chats: set[int] = field(default_factory=set)
     begun: list[Alert] = field(default_factory=list)
@@ -81,12 +81,12 @@ class AlertsTold:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Tells chats what has begun and what is over, in the caller's transaction.
+    """Notifies chats of starts and ends in the caller's transaction.
 
     Args:
-        owners: Are told if the settings name no chats.
-        zone: Of the times in texts.
-        masked: Takes secrets out of a text.
+        owners: Notified if the settings name no chats.
+        zone: Time zone of times in texts.
+        masked: Removes secrets from a text.
     """
 
     settings: AlertSettings
@@ -97,20 +97,20 @@ class Telling:
     def apply(
         self, conn: Connection, judgement: Judgement, posted: frozenset[Key] = frozenset()
     ) -> AlertsTold:
-        """Store what a look has found, and tell what is new and what is over.
+        """Store a check's result, and report what is new or ended.
 
         Args:
-            posted: Troubles that the webhook was told of before they had a row.
+            posted: Problems posted to the webhook before they had a row.
         """
         told = AlertsTold()
-        # What waits for room comes before what is new.
+        # Waiting notifications come before new ones.
         waiting = alerts.to_tell(conn, WITH_AN_END)
         there = {(each.kind, each.subject) for each in waiting if each.over_at is None}
         there |= judgement.seen.keys()
         for alert in waiting:
             key = alert.kind, alert.subject
             if alert.over_at is not None:
-                # What is there again is not over; and half of the room is for what begins.
+                # A recurring problem has not ended; and half of the limit is reserved for starts.
                 room = max(1, PER_HOUR // 2)
                 if key not in there and alerts.told_lately(conn, HOUR_S) < room:
                     self._tell_end(conn, judgement.over_of(alert), alert, told)
@@ -121,7 +121,7 @@ class Telling:
                     told.ended.append(alert)
                     self._tell_end(conn, judgement.over_of(alert), alert, told)
             elif alert.told_at is None:
-                # There is room by now, or an owner has written to the bot.
+                # The limit has room now, or an owner has written to the bot.
                 self._tell(conn, alert, told)
         for (kind, subject), seen in judgement.seen.items():
             text, since = self.text_of(kind, seen), now(conn) - seen.since_s
@@ -134,29 +134,29 @@ class Telling:
         return told
 
     def test(self, conn: Connection, key: str) -> set[int]:
-        """Send a test to each chat; return their ids."""
+        """Send a test message to each chat; return the chats' ids."""
         told = AlertsTold()
         self._say_all(conn, f"test:{key}", TEST, told)
         return told.chats
 
     def text_of(self, kind: str, seen: Sight) -> str:
-        """Describe a trouble in a sentence without its full stop and without secrets."""
+        """Describe a problem in a sentence without full stop and secrets."""
         return FINDINGS[kind].text_of(seen, self._quoted)
 
     def _quoted(self, text: str) -> str:
-        # Masked before it is cut: a part of a secret is not recognized.
+        # Mask before cutting, since a partial secret is not recognized.
         quoted = self.masked(" ".join(text.split()))[:REASON_CHARS].replace("`", "'")
         return quoted.removesuffix(".")
 
     def chats(self, conn: Connection) -> list[Conversation]:
-        """Return the chats that are told; each once."""
+        """Return the chats to notify, each once."""
         if not self.settings.to:
             return self.owners.chats(conn, self.owners.everybody(conn))
         named = [self._named(conn, each) for each in self.settings.to]
         return list({chat.id: chat for chat in named if chat is not None}.values())
 
     def _named(self, conn: Connection, named: str) -> Conversation | None:
-        """Return a chat that the settings name, or None if its account is off."""
+        """Return a configured chat, or None if its account is off."""
         platform, *middle, chat = named.split(":")
         on = [account for name, account in self.owners.renderers if name == platform]
         account = next((each for each in on if each in (middle or on)), None)
@@ -164,7 +164,7 @@ class Telling:
             return None
         address = Address(platform, account, chat)
         key = address_key(address)
-        # A chat in which nobody talks to the bot has a conversation for alerts alone.
+        # A chat without messages to the bot gets a conversation only for alerts.
         known = conversations.locked_by_key(conn, key)
         known = known or conversations.locked_by_key(conn, f"alerts:{key}")
         if known is None:
@@ -174,7 +174,7 @@ class Telling:
         return known
 
     def _tell(self, conn: Connection, alert: Alert, told: AlertsTold) -> None:
-        """Tell a begin; without room or a chat a later look does."""
+        """Report a start; without room or a chat, a later check does."""
         is_told = FINDINGS[alert.kind].announced and not self.settings.to
         if not is_told:
             kinds = ERRORS if FINDINGS[alert.kind].level == "error" else ()
@@ -189,7 +189,7 @@ class Telling:
             alerts.mark_told(conn, alert.id, over=False)
 
     def _tell_end(self, conn: Connection, over: str, alert: Alert, told: AlertsTold) -> None:
-        # Without a begin its end would be a riddle.
+        # An end without a reported start would be confusing.
         if over and alert.told_at is not None and self._may_tell(conn, told):
             lasted = minutes((alert.over_at or now(conn)) - alert.since)
             text = (
@@ -200,10 +200,10 @@ class Telling:
             alerts.mark_told(conn, alert.id, over=True)
 
     def _may_tell(self, conn: Connection, told: AlertsTold, kinds: Collection[str] = ()) -> bool:
-        """Whether there is room for one more message this hour; if not, say that once.
+        """Whether the hourly limit allows one more message; if not, say so once.
 
         Args:
-            kinds: Only their begins count; empty: every message does.
+            kinds: Count only their starts; empty counts every message.
         """
         if alerts.told_lately(conn, HOUR_S, kinds=kinds) < PER_HOUR:
             return True
@@ -211,7 +211,7 @@ class Telling:
         return False
 
     def _say_all(self, conn: Connection, key: str, text: str, told: AlertsTold) -> bool:
-        """Say something in all chats; return whether there are any."""
+        """Send a text to all chats; return whether there are any."""
         chats = self.chats(conn)
         for chat in chats:
             if self.owners.say(conn, chat, f"{outbox.ALERT}{key}:{chat.id}", text):
@@ -220,12 +220,12 @@ class Telling:
 
 
 def prefix_of_begin(alert: Alert) -> str:
-    """Return the prefix of the keys of the outbox rows that tell an alert's begin."""
+    """Return the key prefix of outbox rows that report an alert's start."""
     return f"{outbox.ALERT}{alert.id}:begin:"
 
 
 def _escaped(text: str) -> str:
-    """Escape Markdown in a sentence, but for code."""
+    """Escape Markdown in a sentence, except code."""
     parts = text.split("`")
     for place in range(0, len(parts), 2):
         parts[place] = "".join(

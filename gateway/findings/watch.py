@@ -1,7 +1,7 @@
-"""Checks every few seconds which findings owners must be told, and which are over.
+"""Checks every few seconds for findings to report to owners, and for ended ones.
 
-Every replica does; the table `alert` makes sure that owners are told once. While the database
-cannot be written the webhook is told at once, and chats as soon as rows can be stored.
+Every replica checks; the table `alert` ensures that owners are notified once. While the database is
+not writable, the webhook is notified at once and chats as soon as rows can be stored.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ LOOK_EVERY_S = 15.0
 
 @dataclass(slots=True)
 class AlertWatch:
-    """Finds what owners must be told, and tells them in chats and by the webhook, if any.
+    """Finds reportable findings and notifies owners in chats and by the webhook, if any.
 
     Attributes:
-        outage: Why nothing could be stored, and for how long, until chats are told.
-        open: The alerts that were open when the database was last read.
+        outage: Reason and duration of a database outage, until chats are notified.
+        open: The open alerts at the last read of the database.
     """
 
     examination: Examination
@@ -42,17 +42,17 @@ class AlertWatch:
     open: frozenset[Key] = field(default=frozenset())
 
     async def look(self) -> AlertsTold:
-        """Look once, and tell what has changed.
+        """Check once and report changes.
 
         Raises:
-            StorageError: Nothing was stored; the next look finds it again.
+            StorageError: Nothing was stored; the next check repeats it.
         """
         facts = await self.examination.facts()
         is_writable = facts.gateway.database == "writable"
         facts = self._with_outage(facts)
         of_disks = [FINDINGS[each] for each in OF_DISKS]
         rest = [each for each in FINDINGS.values() if each.told and each.id not in OF_DISKS]
-        # Not in the database's thread: a dead mount may never answer.
+        # Not in the database's thread, since a dead mount may never answer.
         judgement = await asyncio.to_thread(judged, facts, of_disks)
         if not is_writable:
             judgement |= judged(facts, (each for each in rest if each.needs != "database"))
@@ -69,14 +69,14 @@ class AlertWatch:
         judgement |= in_database
         self.open = frozenset((each.kind, each.subject) for each in found if each.over_at is None)
         told = await self._tell(judgement) if judgement.seen or found else AlertsTold()
-        # Only now: what could not be stored is found again by the next look.
+        # Only now, since the next check repeats what could not be stored.
         self.outage = None
         if self.webhook is not None:
             self.webhook.unstored.clear()
         return told
 
     def _with_outage(self, facts: Evidence) -> Evidence:
-        """Return the facts; an outage of the database stays in them until chats are told."""
+        """Add a past database outage to the facts until chats are notified."""
         live = facts.gateway
         if live.database != "writable":
             self.outage = live.database, live.lasting_s[DATABASE]
@@ -98,7 +98,7 @@ class AlertWatch:
         return told
 
     async def test(self) -> tuple[int, bool | None]:
-        """Send a test; return the number of chats, and whether the webhook, if any, accepted it.
+        """Send a test; return the number of chats and whether the webhook, if any, accepted it.
 
         Raises:
             StorageError: The rows cannot be stored.
@@ -111,7 +111,7 @@ class AlertWatch:
 
 
 def judged(facts: Evidence, kinds: Iterable[Finding]) -> Judgement:
-    """Return what owners must be told, and what is unknown."""
+    """Return the reportable and unknown findings."""
     seen: dict[Key, Sight] = {}
     unsure: set[Key] = set()
     for kind in kinds:

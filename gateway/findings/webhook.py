@@ -1,9 +1,9 @@
-"""Posts alerts as JSON to an address of the operator's: the second way, if no chat shows them.
+"""Posts alerts as JSON to the operator's URL, as a second channel if no chat shows them.
 
-It posts alerts that no chat has shown within a minute, or all (`alerts.webhook_when`). A post that
-fails is repeated every minute for a day, with the same id. With a secret it is signed:
-`X-Parley-Signature` is "sha256=" and the HMAC of "TIME.BODY" in hex, TIME as in
-`X-Parley-Timestamp`. The address is the operator's own setting, so it may be a private one.
+Posts alerts that no chat has shown within a minute, or all (`alerts.webhook_when`). A failed post
+is repeated every minute for a day with the same id. With a secret it is signed:
+`X-Parley-Signature` is "sha256=" plus the hex HMAC of "TIME.BODY", TIME as in `X-Parley-Timestamp`.
+The operator configures the URL, so it may be a private address.
 """
 
 import hashlib
@@ -31,10 +31,11 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S = 5.0
 UNHEARD_S = 60.0
-"""How long a chat has to show an alert."""
+"""Seconds for a chat to show an alert."""
 TIMEOUT_S = 10.0
 AGAIN_S = 60.0
-"""A claim of a post, and so the pause until the next try; longer than `TIMEOUT_S`."""
+"""Seconds for which a post is claimed, and so the pause until the next attempt; above
+`TIMEOUT_S`."""
 
 Event = Literal["begin", "over", "test"]
 
@@ -44,8 +45,8 @@ class AlertWebhook:
     """Posts alerts.
 
     Args:
-        telling: Its settings have the address.
-        unstored: Alerts that were posted and have no row yet.
+        telling: Provides the settings with the URL.
+        unstored: Posted alerts without a row.
     """
 
     database: Database
@@ -53,7 +54,7 @@ class AlertWebhook:
     unstored: set[Key] = field(default_factory=set)
 
     async def post_due(self) -> None:
-        """Post the alerts that are due.
+        """Post due alerts.
 
         Raises:
             StorageError: The rows cannot be read or written.
@@ -66,7 +67,7 @@ class AlertWebhook:
                     await self.database.write(alerts.mark_posted, alert.id, stage)
 
     async def tell_unstored(self, seen: Mapping[Key, Sight]) -> None:
-        """Post alerts that cannot be stored, each once in a process; their rows are made later."""
+        """Post alerts that cannot be stored, each once per process; their rows follow later."""
         for key in seen.keys() - self.unstored:
             kind, subject = key
             text = self.telling().text_of(kind, seen[key])
@@ -107,7 +108,7 @@ class AlertWebhook:
         except UnusableEnvironment as exc:
             reason = str(exc)
         except (aiohttp.ClientError, TimeoutError) as exc:
-            # Not its text: it may contain the address, and that a token.
+            # Not its text, which may contain the URL with a token.
             reason = in_words(exc)
         if reason:
             log.warning("alert_not_posted", id=id_, reason=reason)
@@ -116,7 +117,7 @@ class AlertWebhook:
         return not reason
 
     async def _send(self, body: bytes) -> int:
-        """Send a body; return the status of the answer."""
+        """Send a body; return the response status."""
         settings = self.telling().settings
         url = (settings.webhook or SecretStr("")).get_secret_value()
         headers = {"Content-Type": "application/json", "User-Agent": "parley"}
@@ -133,7 +134,7 @@ class AlertWebhook:
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:
-    """Return the headers that prove a request to be Parley's."""
+    """Return the headers that authenticate a request."""
     signed = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     found = f"sha256={signed.hexdigest()}"
     return {"X-Parley-Timestamp": timestamp, "X-Parley-Signature": found}

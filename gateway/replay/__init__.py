@@ -1,1 +1,1 @@
-"""`parley replay`: recordings, a player, and a report."""
+"""`parley replay`: reads recordings, replays them, and reports."""

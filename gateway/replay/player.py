@@ -1,7 +1,7 @@
-"""Replays recordings in a gateway without HTTP, with a played model and platform; and reports.
+"""Replays recordings in a gateway without HTTP, with simulated model and platform, and reports.
 
-Intake, queue, worker, loop and outbox are those of `parley run`. A replay runs without pauses,
-while the prompt cache ages by the played ones. `NullAdapter` is also the benchmarks' platform.
+Intake, queue, worker, loop and outbox are those of `parley run`. A replay has no pauses; only the
+simulated prompt cache ages. `NullAdapter` is also the benchmarks' platform.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ from gateway.supervision.accounts import UnbuiltAdapter
 from gateway.wiring import accounts_of
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
-"""Messages about a turn that may come before its answer."""
+"""Notices that may precede an answer."""
 
 DEFAULT_WINDOW_TOKENS = 200_000
 
 
 def window_of(settings: Settings) -> int:
-    """Return the context length to play with, in tokens."""
+    """Return the simulated context length in tokens."""
     return settings.model.context_length or DEFAULT_WINDOW_TOKENS
 
 
 def facts_in(settings: Settings) -> ModelFacts:
-    """Return prices and cache rules of the settings' model, by default of a Claude."""
+    """Return prices and cache rules of the configured model, by default of a Claude model."""
     name = settings.model.name or DEFAULT_NAMES["anthropic"]
     return replace(facts_of(name, settings.model.facts), name=name)
 
@@ -59,7 +59,7 @@ def facts_in(settings: Settings) -> ModelFacts:
 async def playing(
     settings: Settings, recordings: Sequence[Recording], gap_s: float = 0.0
 ) -> AsyncIterator["Player"]:
-    """Run a gateway whose model plays the recordings, without HTTP, in `settings.home`."""
+    """Run a gateway without HTTP in `settings.home`, whose model replays the recordings."""
     model = RecordedModel(window_of(settings), facts_in(settings))
     answers: asyncio.Queue[str] = asyncio.Queue()
     accounts = accounts_of(NullAdapter(lambda message: answers.put_nowait(message.payload)))
@@ -83,7 +83,7 @@ def _agent(settings: Settings, model: RecordedModel, recordings: Sequence[Record
     return Agent(
         models=[model],
         tools=RecordedTools(model, recordings),
-        # A recorded turn may have more steps than the settings allow.
+        # A recorded turn may have more steps than configured.
         settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
         recovery=Recovery(RetryPolicy()),
         max_output_tokens=settings.model.max_output_tokens,
@@ -93,7 +93,7 @@ def _agent(settings: Settings, model: RecordedModel, recordings: Sequence[Record
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Result of one conversation; `problem` is None if every message got its answer."""
+    """Result of a conversation; `problem` is None if every message got its answer."""
 
     name: str
     messages: int
@@ -106,7 +106,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Plays the user's side and compares the answers."""
+    """Plays the user and compares the answers."""
 
     gateway: Gateway
     model: RecordedModel
@@ -120,24 +120,23 @@ class Player:
         conversation_id = 0
         for n, exchange in enumerate(recording.exchanges):
             if n > 0:
-                # Age the conversation, as the gateway uses this machine's clock.
+                # Backdate the conversation, since the gateway uses the real clock.
                 await self.gateway.database.write(age, conversation_id, self.gap_s)
             message = _inbound(f"{number}", n + 1, exchange.user)
             (admission,) = await self.gateway.intake.accept([message])
             conversation_id = admission.conversation or 0
-            # The worker cannot have begun: nothing was awaited since the commit.
+            # No await since the commit, so the worker has not started.
             self.model.play(str(conversation_id), recording, n, self.gap_s)
-            # One message at a time: two that wait together would become one turn, which is not
-            # recorded.
+            # One message at a time, since two waiting messages would become one unrecorded turn.
             while (answer := await self.answers.get()) in NOTICES:
                 continue
             if answer != text_of(exchange.steps[-1]):
-                # Later ones mostly follow from the first.
+                # Later problems mostly follow from the first.
                 problem = problem or f"message {n + 1} was answered with {answer[:60]!r}"
         read = self.gateway.database.read
         return Replayed(
             duration_s=time.monotonic() - started,
-            # A file's name may not be UTF-8.
+            # A file name may not be UTF-8.
             name=storable(recording.name),
             messages=await read(conversations.message_head, conversation_id),
             took=(await read(usage.report, conversation_id, 0)).whole,
@@ -161,7 +160,7 @@ def _inbound(chat: str, n: int, text: str) -> InboundMessage:
 
 
 class NullAdapter(UnbuiltAdapter):
-    """Shows nothing, and calls `on_send` with every sent message."""
+    """Shows nothing and calls `on_send` with every message."""
 
     idempotent_sends = True
     connected = True
@@ -181,7 +180,7 @@ class NullAdapter(UnbuiltAdapter):
 
     @override
     async def withdraw(self, _withdrawal: Withdrawal) -> None:
-        """There are no buttons."""
+        """Do nothing: there are no buttons."""
 
     @override
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
@@ -189,16 +188,16 @@ class NullAdapter(UnbuiltAdapter):
 
     @override
     async def find_preview(self, *_: Any) -> None:
-        """There is none."""
+        """Return None: there are no previews."""
 
 
 NOTHING = "-"
 MOST_SHOWN = 20
-"""Bills listed one by one; of more conversations only the sum."""
+"""Most bills to list; for more conversations only the sum is shown."""
 
 
 def show(results: Sequence[Replayed], facts: ModelFacts, console: Console) -> None:
-    """Print the conversations' results, their compactions if any, and the bills."""
+    """Print the results, compactions and bills of the conversations."""
     console.print(_conversations(results))
     if any(result.compactions for result in results):
         console.print()
@@ -243,7 +242,7 @@ def _compaction_cells(row: CompactionRow) -> Iterator[str]:
 
 
 def _bills(results: Sequence[Replayed], facts: ModelFacts) -> Table:
-    """List the bill of each conversation if they are few, and of all together."""
+    """List the bills of a few conversations, and the total."""
     numbers = ("requests", "prompt tokens", "read", "written", "plain", "hits")
     table = _table("what it would have cost", (*numbers, "billed ÷ minimum", "cost"))
     if len(results) <= MOST_SHOWN:
@@ -258,7 +257,7 @@ def _bills(results: Sequence[Replayed], facts: ModelFacts) -> Table:
 def _bill_cells(bill: Bill, facts: ModelFacts) -> tuple[str, ...]:
     usage, prices = bill.tally.billed, facts.prices
     written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
-    # Without prices the ratio is one of tokens.
+    # Without prices, use the ratio of tokens.
     ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
     counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
     return (
@@ -270,7 +269,7 @@ def _bill_cells(bill: Bill, facts: ModelFacts) -> tuple[str, ...]:
 
 
 def prices_text(facts: ModelFacts) -> str:
-    """Return a model's prices with their source, for people."""
+    """Describe a model's prices with their source."""
     prices = facts.prices
     if prices is None:
         return f"{facts.name}: {UNKNOWN}"

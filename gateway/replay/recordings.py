@@ -1,4 +1,4 @@
-"""Recorded conversations: read into one normal form, and played by a model with a provider's bill.
+"""Recorded conversations: normalized, and replayed by a model with a simulated bill.
 
 Formats: tau-bench results, pi sessions, SWE-agent trajectories, plain lists of OpenAI messages.
 """
@@ -40,17 +40,17 @@ END_OF_RECORDING = "[end of the recording]"
 
 
 class BadRecording(ValueError):
-    """A file is in none of the formats; the text names file, item and mistake."""
+    """A file has an unknown format; the text names file, item and mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedExchange:
-    """One user message and what followed it.
+    """A user message and the following steps.
 
     Attributes:
         user: Never empty.
         steps: Assistant and tool messages up to the next user message. Each call is followed by its
-            result, and the last step is an assistant text.
+            result; the last step is an assistant text.
     """
 
     user: str
@@ -59,7 +59,7 @@ class RecordedExchange:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One recorded conversation with unique call ids."""
+    """A recorded conversation with unique call ids."""
 
     name: str
     exchanges: tuple[RecordedExchange, ...]
@@ -86,11 +86,11 @@ def load_recordings(path: Path) -> list[Recording]:
 
 
 def _parse(path: Path) -> Any:
-    """Return the JSON value of a file; of JSON lines, a list marked as a session."""
+    """Parse a file as JSON, or as JSON lines into a list marked as a session."""
     text = path.read_text("utf-8-sig")
     if path.suffix != ".jsonl":
         return json.loads(text)
-    # Not splitlines(): JSON strings may hold U+2028.
+    # Not splitlines(), since JSON strings may contain U+2028.
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     return {"session": [_line(number, line) for number, line in lines]}
 
@@ -134,7 +134,7 @@ def _heard(items: list[Any], where: str, first: int = 0) -> list[ChatMessage]:
 
 
 def _of_pi(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a pi line as an OpenAI message, as a system message if it is anything else."""
+    """Convert a pi line to an OpenAI message; other lines become system messages."""
     if line.get("type") != "message":
         return {"role": "system"}
     item = line.get("message")
@@ -155,7 +155,7 @@ def _of_pi(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(item: dict[str, Any]) -> Iterator[ChatMessage]:
-    """Yield the message of an OpenAI item, once for each call that a result is for."""
+    """Yield the message of an OpenAI item, repeated for each call of a result."""
     match item.get("role"):
         case "user":
             yield ChatMessage(role="user", content=_text(item.get("content")).strip())
@@ -168,7 +168,7 @@ def _messages(item: dict[str, Any]) -> Iterator[ChatMessage]:
             yield message
         case "tool":
             text = _text(item.get("content"))
-            # SWE-agent records one result for all calls of a message.
+            # SWE-agent records a single result for all calls of a message.
             for call_id in item.get("tool_call_ids") or [item.get("tool_call_id")]:
                 yield tool_message(str(call_id), str(item.get("name", "")), text)
         case "system" | "developer":
@@ -178,7 +178,7 @@ def _messages(item: dict[str, Any]) -> Iterator[ChatMessage]:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a content: a string, None, or a list of parts."""
+    """Return the text of content that is a string, None, or a list of parts."""
     if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
         raise BadRecording("`content` is a list with something else than objects")
     if content is not None and not isinstance(content, str | list):
@@ -190,7 +190,7 @@ def _text(content: Any) -> str:
 
 
 def _listed(item: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of objects, empty for a missing value or a text."""
+    """Return a list of objects; empty for a missing value or a text."""
     value = item.get(key) or []
     if isinstance(value, str):
         return []
@@ -205,7 +205,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
         raise BadRecording("a tool call has no function name")
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
-        # Providers want a JSON text; recordings of some programs have the object itself.
+        # Providers require JSON text, but some recordings contain the object itself.
         arguments = json.dumps(arguments or {}, ensure_ascii=False, separators=(",", ":"))
     named = FunctionCall(name=function["name"], arguments=clean_text(arguments))
     return ToolCall(id=str(call.get("id") or "call"), type="function", function=named)
@@ -226,7 +226,7 @@ def _exchanges(heard: Iterable[ChatMessage]) -> tuple[RecordedExchange, ...]:
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds exchanges message by message; every rule of the normal form is one method."""
+    """Builds exchanges message by message, with a method for each normalization rule."""
 
     exchanges: list[RecordedExchange] = field(default_factory=list)
     user: str = ""
@@ -243,17 +243,17 @@ class _Builder:
 
     def add_assistant(self, message: ChatMessage) -> None:
         calls = message.get("tool_calls", [])
-        # A greeting of the assistant has no question, and a turn must begin with one.
+        # Skip an assistant's greeting, since a turn must start with a question.
         if not self.user or not (calls or text_of(message)):
             return
         self._stub_missing_results()
-        # A recording may use an id twice; a provider refuses that.
+        # Providers refuse ids that a recording may use twice.
         renamed = [ToolCall(**{**call, "id": self._unique(call["id"])}) for call in calls]
         self.waiting = [(old["id"], new) for old, new in zip(calls, renamed, strict=True)]
         if renamed:
             message["tool_calls"] = renamed
         if self.steps and self.steps[-1]["role"] == "assistant":
-            # Two answers in a row are one turn of the model: providers want roles to alternate.
+            # Merge two consecutive answers, since providers require alternating roles.
             message = _merged(self.steps.pop(), message)
         self.steps.append(message)
 
@@ -292,7 +292,7 @@ class _Builder:
 
 
 def _merged(text: ChatMessage, after: ChatMessage) -> ChatMessage:
-    """Return `after` with the text and the reasoning of the message before it in front."""
+    """Prepend the text and reasoning of the previous message to `after`."""
     merged = after.copy()
     merged["content"] = "\n\n".join(filter(None, (text_of(text), text_of(after))))
     if reasoning := "\n\n".join(filter(None, (m.get("reasoning") for m in (text, after)))):
@@ -301,14 +301,14 @@ def _merged(text: ChatMessage, after: ChatMessage) -> ChatMessage:
 
 
 STEP_S = 10.0
-"""Between two requests of a turn."""
+"""Simulated seconds between two requests of a turn."""
 CLIP_KEEPS_CHARS = 16
-"""A clipped text keeps at least this much of its beginning."""
+"""Least characters kept at the start of a clipped text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The bill of a conversation's requests."""
+    """The simulated bill of a conversation."""
 
     requests: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -318,13 +318,13 @@ class Bill:
 
 
 class RecordedModel:
-    """Answers with the recorded assistant messages of the request's conversation.
+    """Answers with the recorded assistant messages of a request's conversation.
 
-    The billing simulator computes its usage, as of Anthropic's API, from estimated sizes. Each
+    The billing simulator computes usage like Anthropic's API from estimated sizes. Each
     conversation has its own cache and clock.
     """
 
-    # A model of this name writes no summaries: gateway/supervision/credentials.py, INSIDE.
+    # A provider in INSIDE (gateway/supervision/credentials.py) writes no summaries.
     provider = "recorded"
     name = label = "recorded"
 
@@ -337,10 +337,10 @@ class RecordedModel:
     def play(
         self, conversation: str, recording: Recording, exchange: int, pause_s: float = 0
     ) -> None:
-        """Answer the newest user message of that conversation with an exchange, from now on.
+        """Replay an exchange for the conversation's newest user message.
 
         Args:
-            exchange: Position in `recording.exchanges`, from 0.
+            exchange: Index in `recording.exchanges`.
             pause_s: Time since the previous answer, on the conversation's clock.
         """
         talk = self._talks.setdefault(conversation, _Talk.opened(recording, self.facts))
@@ -352,13 +352,13 @@ class RecordedModel:
         return self._talk(conversation).recording
 
     def bill(self, conversation: str) -> Bill:
-        """Return a conversation's bill so far, empty for an unknown one."""
+        """Return a conversation's current bill; empty if unknown."""
         return self._talks[conversation].bill if conversation in self._talks else Bill()
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        """Return the next recorded message of the exchange; its text is pushed at once.
+        """Return the exchange's next recorded message, pushing its text at once.
 
-        If tools are not allowed, the exchange's final text replaces recorded calls.
+        Without allowed tools, the exchange's final text replaces recorded calls.
 
         Raises:
             RecordingMismatch: The view does not fit the recording.
@@ -375,7 +375,7 @@ class RecordedModel:
         return Completion(message.copy(), reason, usage, self.name)
 
     async def look_up(self) -> int | None:
-        """Return None: no provider can be asked."""
+        """Return None: there is no provider."""
         return None
 
     async def close(self) -> None:
@@ -388,7 +388,7 @@ class RecordedModel:
             raise RecordingMismatch(f"conversation {conversation!r} has no recording") from exc
 
     def _book(self, talk: "_Talk", request: ModelRequest, answer: ChatMessage) -> Usage:
-        """Bill a request; return its usage."""
+        """Bill a request and return its usage."""
         count = partial(estimate_tokens, model=self.facts.name)
         blocks = blocks_of(request_body(request, self.facts.name), count)
         tokens = sum(block.tokens for block in blocks)
@@ -404,12 +404,12 @@ class RecordedModel:
 
 @dataclass(slots=True)
 class _Talk:
-    """One conversation: its current exchange, and the provider's cache and bill.
+    """A conversation's current exchange, simulated cache and bill.
 
     Attributes:
-        exchange: Position of the current one.
-        given: Answers given to it so far.
-        now_s: On the conversation's own clock.
+        exchange: Index of the current exchange.
+        given: Number of answers given to it.
+        now_s: Time on the conversation's clock.
     """
 
     recording: Recording
@@ -434,7 +434,7 @@ class _Talk:
                 f"{name}: {asked[:80]!r} was asked, not the recorded {exchange.user[:80]!r}"
             )
         answers = [step for step in exchange.steps if step["role"] == "assistant"]
-        # The loop asks for a last answer without tools: the recorded one is the last.
+        # If the loop requests a final answer without tools, use the recorded final one.
         place = self.given if request.allow_tools else len(answers) - 1
         if place >= len(answers):
             raise RecordingMismatch(f"{name}: all answers to {asked[:80]!r} were given")
@@ -448,7 +448,7 @@ class _Talk:
 
 
 class RecordedTools(ToolRegistry):
-    """Returns the recorded results; nothing runs, so every tool only reads."""
+    """Returns recorded results; nothing runs, so every tool is read-only."""
 
     def __init__(self, model: RecordedModel, recordings: Iterable[Recording]) -> None:
         super().__init__([])
