@@ -115,7 +115,7 @@ sbom: $(SUPPLY)/.installed
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests
 
-# Everything, into docs/performance.md. The last section takes a commit from git, installs it
+# All sections; writes the tables of the pages. The last section takes a commit from git, installs it
 # and runs it in turns with this one.
 bench: setup
 	$(BIN)/python -m tests.bench --write

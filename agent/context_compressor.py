@@ -40,7 +40,7 @@ GAP_SHARE = 0.25
 """Share that the extractor keeps of the messages between a prepared summary and the tail."""
 EXTRACT_SHARE = 0.24
 """Largest extract, as a share of the threshold, next to a whole tail: an extract cannot judge
-relevance. Source: measured, docs/performance.md."""
+relevance. Source: measured by `python -m tests.bench statements`."""
 HELD_SHARE = 0.8
 """Earlier notes are thinned out if they exceed this share of the compacted messages."""
 LEAST_EXTRACT_TOKENS = 100

@@ -34,8 +34,7 @@ UNHEARD_S = 60.0
 """Seconds for a chat to show an alert."""
 TIMEOUT_S = 10.0
 AGAIN_S = 60.0
-"""Seconds for which a post is claimed, and so the pause until the next attempt; above
-`TIMEOUT_S`."""
+"""Seconds for which a post is claimed, and the pause between attempts; above `TIMEOUT_S`."""
 
 Event = Literal["begin", "over", "test"]
 

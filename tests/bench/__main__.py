@@ -1,12 +1,9 @@
 """`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
-Sections: path, overhead, instruments, policy, throughput, bursts, suspects, storage, aged, start,
-first_answer, estimates, statements, recall, compaction, billing, caching, economy,
-rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run,
-in that order; console, and hermes, which needs another product, only by their names.
-`aged=FOLDER` and `console=FOLDER` keep their large database there, `releases=FOLDER` the commit
-before. `--write` puts the tables of the sections that were run into docs/performance.md, those of
-simulation and scaling into docs/scaling.md, that of instruments into docs/metrics.md.
+Without a name all sections run, in the order of `SECTIONS`; hermes, which needs another product,
+only by its name. `releases=FOLDER` keeps the checkout of the commit before there. `--write` also
+writes tables: to docs/performance.md those that `page.SHOWN` lists, to docs/scaling.md that of
+scaling, to docs/metrics.md that of instruments.
 """
 
 import sys
@@ -22,12 +19,7 @@ SECTIONS = (
     "path",
     "overhead",
     "instruments",
-    "policy",
     "throughput",
-    "bursts",
-    "suspects",
-    "storage",
-    "aged",
     "start",
     "first_answer",
     "estimates",
@@ -35,18 +27,11 @@ SECTIONS = (
     "recall",
     "compaction",
     "billing",
-    "caching",
-    "economy",
-    "rendering",
-    "platforms",
     "clients",
-    "faults",
-    "soak",
-    "simulation",
     "scaling",
     "releases",
 )
-BY_NAME = (*SECTIONS, "console", "hermes")
+BY_NAME = (*SECTIONS, "hermes")
 
 
 def main(given: list[str]) -> int:
@@ -66,8 +51,11 @@ def main(given: list[str]) -> int:
         print(f"\n{name}: python -m tests.bench {name}", flush=True)
         section = _measured(name, [Path(folders[name])] if folders.get(name) else [])
         reached = reached and all(line.reached for line in section.lines)
-        if taken and not page.write(section, taken, _page_of(name)):
-            print("  not complete: its rows on the page stay as they are")
+        found = _page_of(name)
+        if found == page.PAGE:
+            section = page.shown(section)
+        if taken and section.lines and not page.write(section, taken, found):
+            print("  not complete: its table on the page stays as it is")
     return 0 if reached else 1
 
 

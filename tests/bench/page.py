@@ -1,8 +1,8 @@
-"""Writes docs/performance.md: the table of each section that was run, and no other.
+"""Writes the tables of docs/performance.md and docs/scaling.md: those of the sections just run.
 
-A table stands between two marks that name its section; its command stands above it, and each row
-says when, at which commit and where it was taken. What stands between the marks is only ever
-written here, so nobody can better a figure by hand; what stands outside is prose without figures.
+A table stands between two marks that name its section. Above it are its command and one line with
+date, commit and machine. Only this module writes between the marks, so no figure is edited by hand;
+the text outside of them has no figures.
 """
 
 import os
@@ -10,7 +10,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,34 @@ from tests.bench.figures import Figure, LeftOut
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "performance.md"
 COLUMNS = ("measured", "target", "")
-TAKEN = "taken"
+SHOWN = {
+    "releases": (
+        "one conversation, p50",
+        "one conversation, CPU",
+        "10,000 messages in view, p50",
+        "10,000 messages in view, CPU",
+        "500 conversations at once, 4 turns each, beside",
+    ),
+    "start": ("offline model, web chat only: start", "offline model, web chat only: idle RSS"),
+    "first_answer": ("`make run` on a fresh clone", "all, from `git clone`"),
+    "statements": (
+        "200K window, compressor, chats: view alone",
+        "200K window, compressor, chats: with recall, 10 further",
+        "200K window, compressor, real conversations: view alone",
+        "200K window, compressor, real conversations: with recall, 10 further",
+    ),
+    "recall": (
+        "SQLite, 30,000 messages: a search in all",
+        "PostgreSQL, 30,000 messages: a search in all",
+    ),
+    "hermes": (
+        "stub agent: CPU",
+        "stub agent: session of 1,000 messages, p50",
+        "whole agent: p50",
+        "whole agent: 50 chats",
+    ),
+}
+"""Section → beginnings of the figures that docs/performance.md shows; it has no other sections."""
 PRODUCT = ("gateway", "agent", "adapters")
 BLOCK = re.compile(r"<!-- bench: (\S+) -->\n(.*?)<!-- end of (\S+) -->\n", re.DOTALL)
 _GHZ = re.compile(r"^cpu MHz\s*:\s*([\d.]+)", re.MULTILINE)
@@ -35,11 +62,21 @@ class Section:
     lines: Sequence[Figure | LeftOut]
 
 
+def shown(section: Section) -> Section:
+    """Return a section with those of its figures that docs/performance.md shows."""
+    lines = [
+        line
+        for line in section.lines
+        if isinstance(line, LeftOut) or line.name.strip().startswith(SHOWN.get(section.name, ()))
+    ]
+    return replace(section, lines=lines)
+
+
 def write(section: Section, taken: str, page: Path = PAGE) -> bool:
-    """Put a section's table into its place on the page, or behind all; the others stay.
+    """Replace a section's table on the page, or append it; keep the other tables.
 
     Returns:
-        False where a part of the section was left out: then the rows that are there stay.
+        False if a part of the section was left out: then its old table stays.
     """
     figures = [line for line in section.lines if isinstance(line, Figure)]
     if not figures or len(figures) < len(section.lines):
@@ -57,12 +94,13 @@ def write(section: Section, taken: str, page: Path = PAGE) -> bool:
 
 
 def table(section: Section, figures: Sequence[Figure], taken: str) -> str:
-    """Return a section's command and its table."""
-    columns = ("figure", *section.columns, TAKEN)
+    """Return a section's command, the line of when and where, and its table."""
+    columns = ("figure", *section.columns)
     rows = [columns, ("---",) * len(columns)]
-    rows += [(figure.name.strip(), *_cells(figure), taken) for figure in figures]
+    rows += [(figure.name.strip(), *_cells(figure)) for figure in figures]
     lines = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
-    return "\n".join([f"    python -m tests.bench {section.name} --write", "", *lines, ""])
+    head = [f"    python -m tests.bench {section.name} --write", "", f"Taken {taken}.", ""]
+    return "\n".join([*head, *lines, ""])
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:
@@ -78,7 +116,7 @@ def _escaped(cell: str) -> str:
 
 
 def taken_now(root: Path = ROOT) -> str:
-    """Return date, commit, machine and load, as each row has them."""
+    """Return date, commit, machine and load, for the line above a table."""
     return ", ".join((f"{datetime.now(UTC):%Y-%m-%d}", _commit(root), machine(), _load()))
 
 

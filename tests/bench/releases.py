@@ -25,7 +25,6 @@ SECTIONS = {
     "compaction": 2,
     "start": 2,
     "recall": 1,
-    "aged": 1,
 }
 """Section → rounds; the long ones have few."""
 RUN_WITHIN_S = 600

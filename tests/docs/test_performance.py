@@ -7,11 +7,11 @@ import pytest
 
 from tests.bench.__main__ import BY_NAME
 from tests.bench.figures import Figure, LeftOut
-from tests.bench.page import BLOCK, COLUMNS, PAGE, Section, machine, taken_now, write
+from tests.bench.page import BLOCK, COLUMNS, PAGE, SHOWN, Section, machine, shown, taken_now, write
 
-PEERS = {"peers-store", "peers-compress", "peers-session", "peers-estimate", "peers-commit"}
+PEERS = {"peers-compress", "peers-session"}
 """Tables that the harness of the peers prints itself."""
-TAKEN = re.compile(r"\| 20\d\d-\d\d-\d\d, .+ \|$")
+TAKEN = re.compile(r"Taken 20\d\d-\d\d-\d\d, .+\.")
 _UNIT = r"[mn\u00b5]?s|[KMG]B|[MG]Hz|%|\u00d7|/s|turns/s|times"
 MEASURED = re.compile(rf"\d[\d.,]*\s?(?:{_UNIT})(?![\w-])")
 WHEN = "2026-11-24, abc1234, 2 cores of Xeon 2.6 GHz, load 0.5"
@@ -30,23 +30,24 @@ def test_every_table_is_a_sections() -> None:
     names = [match[1] for match in BLOCKS]
     assert [match[3] for match in BLOCKS] == names
     assert len(set(names)) == len(names)
-    assert set(names) <= set(BY_NAME) | PEERS
+    assert set(names) == set(SHOWN) | PEERS
+    assert set(SHOWN) <= set(BY_NAME)
     assert "|" not in outside()
     assert "<!--" not in outside()
 
 
 @pytest.mark.parametrize("match", BLOCKS, ids=lambda it: it[1])
-def test_a_table_says_how_and_its_rows_when_and_where(match: re.Match[str]) -> None:
-    """The command stands above; date, commit and machine are the last cell of each row."""
+def test_a_table_says_how_when_and_where(match: re.Match[str]) -> None:
+    """Its command, one line with date, commit and machine, then the listed figures."""
     lines = match[2].splitlines()
-    command = f"    python -m tests.bench {match[1]} --write"
-    table = [line for line in lines if line.startswith("| ")]
-    rows = [
-        line for line in table if not line.startswith("| ---") and not line.endswith(" taken |")
-    ]
-    assert match[1] in PEERS or lines[0] == command
+    rows = [line for line in lines if line.startswith("| ")][2:]
+    assert TAKEN.fullmatch(lines[2])
     assert rows
-    assert [row for row in rows if not TAKEN.search(row)] == []
+    if match[1] not in PEERS:
+        assert lines[0] == f"    python -m tests.bench {match[1]} --write"
+        starts = tuple(f"| {start}" for start in SHOWN[match[1]])
+        assert [row for row in rows if not row.startswith(starts)] == []
+        assert all(any(row.startswith(start) for row in rows) for start in starts)
 
 
 def test_the_prose_has_no_figures() -> None:
@@ -74,10 +75,11 @@ def test_a_section_that_was_run_is_written(page: Path) -> None:
     assert page.read_text() == (
         "# Page\n\nProse.\n\n<!-- bench: storage -->\n"
         "    python -m tests.bench storage --write\n\n"
-        "| figure | measured | target |  | taken |\n"
-        "| --- | --- | --- | --- | --- |\n"
-        f"| load | 4.97 ms | ≤ 5 ms | reached | {WHEN} |\n"
-        f"| appends | 1,235 /s | ≥ 10000 /s | **under** | {WHEN} |\n"
+        f"Taken {WHEN}.\n\n"
+        "| figure | measured | target |  |\n"
+        "| --- | --- | --- | --- |\n"
+        "| load | 4.97 ms | ≤ 5 ms | reached |\n"
+        "| appends | 1,235 /s | ≥ 10000 /s | **under** |\n"
         "<!-- end of storage -->\n\nMore.\n\n<!-- bench: start -->\nkept\n<!-- end of start -->\n"
     )
 
@@ -88,9 +90,19 @@ def test_a_section_without_a_place_stands_at_the_end(page: Path) -> None:
     assert write(Section("path", ("CPU", "statements"), [figure]), WHEN, page)
     assert page.read_text().endswith(
         "\n## Path\n\n<!-- bench: path -->\n    python -m tests.bench path --write\n\n"
-        "| figure | CPU | statements | taken |\n| --- | --- | --- | --- |\n"
-        f"| claim | 1 ms | 2 | {WHEN} |\n<!-- end of path -->\n"
+        f"Taken {WHEN}.\n\n"
+        "| figure | CPU | statements |\n| --- | --- | --- |\n"
+        "| claim | 1 ms | 2 |\n<!-- end of path -->\n"
     )
+
+
+def test_the_page_shows_the_listed_figures() -> None:
+    """Of a section that it does not list, none; what was left out stays."""
+    rss = Figure("offline model, web chat only: idle RSS", 103, "MB")
+    left = LeftOut("a", "no network")
+    start = Section("start", COLUMNS, [Figure("a", 1, "ms"), rss, left])
+    assert shown(start).lines == [rss, left]
+    assert shown(Section("path", COLUMNS, [rss])).lines == []
 
 
 @pytest.mark.parametrize("lines", [[], [Figure("a", 1, "ms"), LeftOut("b", "no network")]])

@@ -13,7 +13,6 @@ HISTORY = (
     "CHANGELOG.md",
     "docs/decisions/",
     "docs/performance.md",
-    "docs/performance-history.md",
 )
 NAMED = re.compile(
     r"(?<![\w/.*<{-])((?:gateway|agent|adapters|tests|migrations)/[\w/]+\.(?:py|html))"

@@ -1,7 +1,7 @@
 """A broken network between each platform and its real client: nothing is lost, or shown twice.
 
-`make test-all` tries a sixth of the matrix, `make test-deep` all of it, and the desk a cell for
-each fault; `python -m tests.bench faults` prints it.
+`make test` tries one cell for each fault, `make test-all` a sixth of the matrix, `make test-deep`
+all of it.
 """
 
 import asyncio
@@ -23,11 +23,9 @@ from tests.support.fault_matrix import (
     KINDS,
     PLATFORMS,
     Cell,
-    Outcome,
     cells,
     few_cells,
     some_cells,
-    table,
     try_cell,
 )
 from tests.support.fault_proxy import FaultKind
@@ -118,13 +116,6 @@ def test_a_message_that_is_sent_again_and_again_has_one_mark(
     outcome = try_cell(cell, copy_database(database_template, tmp_path / "parley.db"))
     assert outcome.is_clean
     assert outcome.resent >= 3
-
-
-def test_the_table_counts() -> None:
-    """One line for each platform and fault."""
-    one = Cell("telegram", "hang", 1.0, "short")
-    lines = list(table([(one, Outcome(tries=2, late_s=4)), (one, Outcome(lost=("a",), tries=1))]))
-    assert lines[2:] == ["| telegram | hang | 2 | 3 | 1 | 0 | 0 | 0 | 4 s |"]
 
 
 def test_virtual_time_waits_for_nothing(database_file: Path) -> None:

@@ -75,6 +75,6 @@ def test_long_texts(platform: Platform, markdown: str) -> None:
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", sampled([*SLOW], 3))
 def test_texts_that_make_parsers_slow(name: str) -> None:
-    """100,000 hostile characters are rendered, within the limits; `tests.bench` has their time."""
+    """100,000 hostile characters are rendered within the limits."""
     payloads = DISCORD.render(SLOW[name])
     assert all(DISCORD.size(payload) <= DISCORD.limit for payload in payloads)

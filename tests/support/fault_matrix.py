@@ -5,7 +5,7 @@ out before the fault, the message when it begins, another answer in its middle, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -481,25 +481,3 @@ def _failures(conn: Connection) -> int:
 
 def _port(url: str) -> int:
     return int(url.split("//")[1].split("/")[0].rpartition(":")[2])
-
-
-def table(tried: Sequence[tuple[Cell, Outcome]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: one for each platform and fault."""
-    yield (
-        "| platform | fault | cells | tries that met it | lost | twice unmarked | marked |"
-        " order lost | all there after at most |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for platform, fault in dict.fromkeys((cell.platform, cell.fault) for cell, _ in tried):
-        found = [one for cell, one in tried if (cell.platform, cell.fault) == (platform, fault)]
-        figures = (
-            len(found),
-            sum(one.tries for one in found),
-            sum(len(one.lost) for one in found),
-            sum(len(one.doubled) for one in found),
-            sum(one.resent for one in found),
-            sum(one.disordered for one in found),
-        )
-        late_s = max(one.late_s for one in found)
-        told = " | ".join(f"{each:,}" for each in figures)
-        yield f"| {platform} | {fault} | {told} | {late_s:,.0f} s |"
