@@ -80,7 +80,7 @@ def private_names(module: Module) -> set[str]:
 def test_each_private_name_of_an_sdk_has_a_row() -> None:
     """It names the promise that needs it; a row whose name is gone goes, too."""
     page = (ROOT / "docs/adapters.md").read_text()
-    rows = page.partition("## Past an SDK's own way")[2].partition("\n## ")[0]
+    rows = page.partition("## Where Parley bypasses an SDK")[2].partition("\n## ")[0]
     used = {name for each in Product(ROOT).modules.values() for name in private_names(each)}
     assert used == set(re.findall(r"`(_\w+)`", rows))
 
